@@ -37,9 +37,10 @@ mod subject;
 mod times;
 mod transport;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -381,12 +382,11 @@ impl Cluster {
 
     fn wait(
         &self,
-        status: MutexGuard<'_, LinkStatus>,
+        mut status: MutexGuard<'_, LinkStatus>,
         limit: Duration,
         condition: impl Fn(&LinkStatus) -> bool,
     ) -> bool {
-        let waited = self.status_changed.wait_timeout_while(status, limit, |status| !condition(status));
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !self.status_changed.wait_while_for(&mut status, |status| !condition(status), limit).timed_out()
     }
 
     /// The broker has answered a ping, so it has the subscriptions of this node.
@@ -448,7 +448,7 @@ impl Cluster {
     }
 
     fn report_role(&self) -> ReportRole {
-        *self.role.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.role.lock()
     }
 
     fn send_heartbeat(&self, heartbeat: &Heartbeat) {
@@ -460,15 +460,15 @@ impl Cluster {
     }
 
     fn lock_nodes(&self) -> MutexGuard<'_, Nodes> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 
     fn lock_requests(&self) -> MutexGuard<'_, PendingRequests> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock()
     }
 
     fn lock_status(&self) -> MutexGuard<'_, LinkStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.status.lock()
     }
 }
 
@@ -491,14 +491,10 @@ impl KeySender for Cluster {
 }
 
 impl OtherNodes for Cluster {
-    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>) {
+    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool) {
         let (kind, payload) = content.parts();
-        self.outbox.publish(topic, Audience::Subscribers, (kind, &payload, exclude));
-    }
-
-    fn publish_to_all(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>) {
-        let (kind, payload) = content.parts();
-        self.outbox.publish(topic, Audience::AllNodes, (kind, &payload, exclude));
+        let audience = if to_all { Audience::AllNodes } else { Audience::Subscribers };
+        self.outbox.publish(topic, audience, (kind, &payload, exclude));
     }
 
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {
@@ -538,14 +534,14 @@ impl OtherNodes for Cluster {
     fn reporting(&self) -> ReportingNodes {
         let role = self.report_role();
         let (reporters, has_older_candidate) = self.lock_nodes().reporters(self.node, role);
-        let dead = std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner));
+        let dead = std::mem::take(&mut *self.dead.lock());
         let (status, now) = (self.lock_status().clone(), Instant::now());
         let (is_settled, is_cut_off) = (status.is_settled(now), status.is_cut_off(now));
         ReportingNodes { own: self.node.id, reporters, is_settled, has_older_candidate, is_cut_off, dead }
     }
 
     fn set_report_role(&self, role: ReportRole) {
-        let mut known = self.role.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.role.lock();
         if std::mem::replace(&mut *known, role) != role {
             drop(known);
             // The other nodes learn of it at once.

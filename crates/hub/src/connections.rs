@@ -9,6 +9,7 @@ mod revoke;
 mod selector;
 pub(crate) mod subscribe;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +18,7 @@ use std::ops::Bound;
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as MemoryOrdering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -435,7 +436,7 @@ impl ConnectionRegistry {
     }
 
     fn lock(&self) -> MutexGuard<'_, RegistryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -504,7 +505,7 @@ impl ClientConnection {
     }
 
     fn lock(&self) -> MutexGuard<'_, CommandQueue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -575,7 +576,7 @@ impl RegisteredConnection {
         }
         let kind = WebhookEventKind::ConnectionClosed;
         let Some(events) = registry.events.get().filter(|events| events.wants(kind)) else { return };
-        let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = state.lock();
         let closed = ClosedConnection {
             id: registry.id_of(&self.0),
             path: path.as_str(),

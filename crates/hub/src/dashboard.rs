@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sinews_server::{
-    CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, Publisher, Request, Stats,
-    WebSocketEnd,
+    CloseCode, Closed, Context, Handler, Metrics, Monitor, Payload, Prepared, PublishOptions, Publisher,
+    Request, Stats, WebSocketEnd,
 };
 
 use crate::access::auth::{Action, Rights, RightsChange};
@@ -179,7 +179,7 @@ pub(crate) fn start(
         }
         let snapshot = snapshot.to_string();
         // A server that is stopping has no subscribers left.
-        let _ = publisher.publish(FEED, &Prepared::text(snapshot));
+        let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
     })
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<Socket
 /// The resolver's.
 pub(crate) async fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     #[cfg(test)]
-    if let Some(addresses) = tests::NAMES.lock().unwrap().get(name) {
+    if let Some(addresses) = tests::NAMES.lock().get(name) {
         return Ok(ordered(addresses.iter().copied()));
     }
     lookup_host(name).await.map(ordered)
@@ -94,7 +94,7 @@ where
 /// Gives `host:port` these addresses in all tests of this process.
 #[cfg(test)]
 pub(crate) fn name_addresses(name: &str, addresses: &[SocketAddr]) {
-    tests::NAMES.lock().unwrap().insert(name.to_owned(), addresses.to_vec());
+    tests::NAMES.lock().insert(name.to_owned(), addresses.to_vec());
 }
 
 /// An address that never answers a connection, for tests: its queue of connections is full.
@@ -154,11 +154,11 @@ pub(crate) fn answer_behind_silent_address(
 
 #[cfg(test)]
 mod tests {
+    use parking_lot::Mutex;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
     use std::future::{pending, ready};
     use std::net::TcpListener;
-    use std::sync::Mutex;
 
     use futures_util::FutureExt as _;
 

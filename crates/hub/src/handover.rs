@@ -17,6 +17,7 @@
 
 pub(crate) mod predecessor;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ffi::OsString;
 use std::io::{self, BufReader, BufWriter};
 use std::net::Shutdown;
@@ -24,8 +25,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -157,10 +158,9 @@ impl Handover {
     /// The server has shut down: waits until the successor has all publications of this process.
     pub(crate) fn finish(&self) {
         self.0.hub.finish_handover();
-        let phase = self.0.lock();
+        let mut phase = self.0.lock();
         let is_under_way = |phase: &mut HandoverPhase| matches!(phase, HandoverPhase::SuccessorServes);
-        let waited = self.0.ended.wait_timeout_while(phase, FINISH_MAX, is_under_way);
-        let (phase, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let timeout = self.0.ended.wait_while_for(&mut phase, is_under_way, FINISH_MAX);
         if timeout.timed_out() && matches!(*phase, HandoverPhase::SuccessorServes) {
             tracing::error!("the successor process has not received all publications before the timeout");
         }
@@ -169,7 +169,7 @@ impl Handover {
 
 impl HandoverState {
     fn lock(&self) -> MutexGuard<'_, HandoverPhase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+        self.phase.lock()
     }
 
     fn set(&self, phase: HandoverPhase) {
@@ -351,9 +351,8 @@ impl HandoverState {
                     if !self.follows_directly(&topic, position) {
                         continue;
                     }
-                    let published = (position, answers, &sender);
-                    let content = MessageContent::from_wire(kind, body);
-                    self.hub.deliver_from_successor(&mut publisher, &topic, &content, published);
+                    let (out, content) = (&mut publisher, MessageContent::from_wire(kind, body));
+                    self.hub.deliver_from_successor(out, &topic, &content, position, answers, &sender);
                 }
                 HandoverHead::Revocations => {
                     let all: Vec<Revocation> = serde_json::from_slice(&body)?;

@@ -260,7 +260,7 @@ impl RunningHub {
             );
         }
         let taken = predecessor.take_over(&self.topics, &self.revocations, &self.publisher);
-        self.topics.publish_queued(&mut self.publisher.clone());
+        self.topics.deliver_queued(&mut self.publisher.clone());
         self.webhooks.take_over();
         if let Some(cluster) = &self.services.cluster {
             cluster.set_serving(true);

@@ -4,6 +4,7 @@ pub(crate) mod brief;
 pub(crate) mod connection_id;
 mod content;
 mod creator;
+pub(crate) mod event;
 pub(crate) mod events;
 mod hook_kind;
 pub(crate) mod json;
@@ -12,6 +13,8 @@ mod names;
 pub(crate) mod nodes;
 pub(crate) mod presence;
 pub(crate) mod problem;
+pub(crate) mod publication;
+pub(crate) mod socket_id;
 pub(crate) mod stable_hash;
 pub(crate) mod user_id;
 

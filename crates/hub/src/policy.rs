@@ -1,8 +1,9 @@
 //! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
 
+use parking_lot::RwLock;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sinews_server::{
@@ -503,7 +504,7 @@ impl LivePolicy {
     /// The policy at this moment.
     #[must_use]
     pub fn policy(&self) -> Arc<AccessPolicy> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 
     /// Replaces the policy. Open connections retain their rights. If its hooks cannot be started, the log has the reason
@@ -534,7 +535,7 @@ impl LivePolicy {
                 if policy.hooks.is_none() {
                     policy.apply_namespaces();
                 }
-                *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&policy);
+                *self.0.write() = Arc::clone(&policy);
                 if policy.hooks.is_some() {
                     policy.apply_namespaces();
                 }

@@ -5,40 +5,39 @@
 //! For the server below, each form is a topic of its own, so a message is framed once for all subscribers of a form. A
 //! publication goes to all forms; a form without subscribers is not encoded.
 
-pub(crate) mod authority;
 mod channels;
+pub(crate) mod handover_role;
 pub(crate) mod key_faults;
 pub(crate) mod keys;
 pub(crate) mod list;
+#[cfg(test)]
+mod model_tests;
 mod node_publications;
+mod publish;
 mod publisher;
-mod recoverable;
 pub(crate) mod shared_keys;
 pub(crate) mod subscribed;
 
+use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
-use sinews_server::{Context, InvalidTopic, Position, Prepared, Publisher, SubscriberId, Topics};
+use sinews_server::{Context, InvalidTopic, Topics};
 
-use self::authority::{Authority, PublicationOrigin, PublicationSource, published};
-use self::channels::{PublishedChannel, TopicLocks};
-
+use self::channels::TopicLocks;
+use self::handover_role::HandoverRole;
 use self::node_publications::NodePublications;
-use self::publisher::reached;
-pub(crate) use self::publisher::{Exclusion, TopicPublisher};
+pub(crate) use self::publisher::TopicPublisher;
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
 use crate::access::namespaces::order::PatternSwitch;
-use crate::apps::encode::ChannelPublication;
-use crate::apps::live::{EventTarget, LiveApps};
+use crate::apps::live::LiveApps;
 use crate::connections::ConnectionRegistry;
-use crate::model::connection_id::ConnectionId;
 use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
-use crate::model::{MessageContent, is_pattern, is_reserved};
+use crate::model::{is_pattern, is_reserved};
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -72,8 +71,8 @@ pub(crate) struct HubTopics {
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
     /// The sink of events.
     events: OnceLock<Arc<dyn EventSink>>,
-    /// Write-locked during a change of authority, so that no publication happens in between.
-    authority: RwLock<Authority>,
+    /// Write-locked during a change of the role, so that no publication happens in between.
+    role: RwLock<HandoverRole>,
     /// Publications of other nodes during a handover.
     node_publications: NodePublications,
 }
@@ -230,194 +229,6 @@ impl HubTopics {
         self.reaches_nodes() == Some(false)
     }
 
-    /// Publishes to all forms, and to other nodes; returns the number of subscriptions of this process that it reaches.
-    pub(crate) fn publish(
-        &self,
-        out: &mut impl TopicPublisher,
-        topic: &str,
-        content: &MessageContent,
-        include_self: bool,
-    ) -> usize {
-        let source = PublicationOrigin::Local.into();
-        let channel = self.channel(topic);
-        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (include_self, source))
-    }
-
-    /// Publishes an event of a client of an app, which has a socket, to the other clients.
-    pub(crate) fn publish_client_event(
-        &self,
-        out: &mut impl TopicPublisher,
-        topic: &str,
-        content: &MessageContent,
-        socket: u128,
-    ) {
-        let source = PublicationSource { socket: Some(socket), ..PublicationOrigin::Local.into() };
-        let channel = self.channel(topic);
-        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (false, source));
-    }
-
-    /// Publishes as [`publish`](Self::publish) does, except to a connection of this node or of another one. A replay of the
-    /// history includes the message for every subscriber.
-    pub(crate) fn publish_except(
-        &self,
-        out: &mut impl TopicPublisher,
-        topic: &str,
-        content: &MessageContent,
-        exclude: Option<ConnectionId>,
-    ) -> usize {
-        let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
-        let channel = self.channel(topic);
-        self.publish_local(out, (topic, channel), &ChannelPublication::new(content), (true, source))
-    }
-
-    /// Publishes as [`publish`](Self::publish) does, to the topic of a channel: an event that is made once for all of its
-    /// channels.
-    pub(crate) fn publish_to_channel(
-        &self,
-        out: &mut impl TopicPublisher,
-        (topic, target): (&str, EventTarget<'_>),
-        publication: &ChannelPublication<'_>,
-    ) -> usize {
-        let channel = self.channel_at(target, topic);
-        let source = PublicationOrigin::Local.into();
-        self.publish_local(out, (topic, Some(channel)), publication, (true, source))
-    }
-
-    fn publish_local(
-        &self,
-        out: &mut impl TopicPublisher,
-        (topic, channel): (&str, Option<PublishedChannel<'_>>),
-        publication: &ChannelPublication<'_>,
-        (include_self, source): (bool, PublicationSource),
-    ) -> usize {
-        self.count(topic);
-        let is_cached = channel.as_ref().is_some_and(PublishedChannel::is_cache);
-        let authority = self.read_authority();
-        let reached = self.publish_framed(&authority, out, topic, publication, source);
-        drop(authority);
-        let exclusion = match self.subscriber(source.exclude) {
-            None if !include_self => Exclusion::Publisher,
-            except => except.into(),
-        };
-        let reached = reached + self.publish_plain(out, (topic, channel.as_ref()), publication, exclusion);
-        // The other nodes receive the events of a cache channel in the order in which this node retains them.
-        if let Some(nodes) = self.other_nodes() {
-            let content = publication.content();
-            match is_cached {
-                // A node that has its first subscriber later answers with the last event.
-                true => nodes.publish_to_all(topic, content, source.exclude),
-                false => nodes.publish(topic, content, source.exclude),
-            }
-        }
-        reached
-    }
-
-    /// Publishes a record of a durable topic's stream here and in the predecessor process.
-    pub(crate) fn relay(
-        &self,
-        out: &mut Publisher,
-        topic: &str,
-        content: &MessageContent,
-        position: Position,
-    ) {
-        self.count(topic);
-        let channel = self.channel(topic);
-        if let Some(predecessor) = self.read_authority().predecessor_for(PublicationOrigin::Local) {
-            let source = PublicationOrigin::Local.into();
-            predecessor.send_or_cut(published(topic, content, Some(position), source));
-        }
-        // A later subscriber starts in the stream.
-        if self.framed.load(Ordering::Acquire) > 0 {
-            let message = content.framed(topic, Some(position));
-            reached(out.publish_at(&TopicForm::Framed.topic(topic), position, &message));
-        }
-        let publication = ChannelPublication::new(content);
-        self.relay_recoverable(out, topic, &publication, position);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, Exclusion::None);
-    }
-
-    /// A connection as a subscriber, if this process has it.
-    fn subscriber(&self, connection: Option<ConnectionId>) -> Option<SubscriberId> {
-        connection.and_then(|id| self.connections.subscriber(id))
-    }
-
-    /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
-    pub(crate) fn notify_reset(&self, out: &mut Publisher, topic: &str) {
-        if self.framed.load(Ordering::Acquire) > 0 {
-            let message = serde_json::json!({ "op": "reset", "topic": topic }).to_string();
-            out.publish(&TopicForm::Framed.topic(topic), &Prepared::text(&message), Exclusion::None);
-        }
-    }
-
-    fn publish_plain(
-        &self,
-        out: &mut impl TopicPublisher,
-        (topic, channel): (&str, Option<&PublishedChannel<'_>>),
-        publication: &ChannelPublication<'_>,
-        exclusion: Exclusion,
-    ) -> usize {
-        let reached = self.publish_event(out, (topic, channel), publication, exclusion);
-        if self.plain.load(Ordering::Acquire) == 0 || is_reserved(topic) {
-            return reached;
-        }
-        let (topic, message) = (TopicForm::Plain.topic(topic), publication.content().plain());
-        reached + out.publish(&topic, &message, exclusion)
-    }
-
-    /// Publishes a message of the protocol here, or forwards it to the successor process.
-    fn publish_framed(
-        &self,
-        authority: &Authority,
-        out: &mut impl TopicPublisher,
-        topic: &str,
-        publication: &ChannelPublication<'_>,
-        source: PublicationSource,
-    ) -> usize {
-        let predecessor = authority.predecessor_for(source.origin);
-        let pass_to_predecessor = |position| {
-            if let Some(predecessor) = predecessor {
-                predecessor.send_or_cut(published(topic, publication.content(), position, source));
-            }
-        };
-        if let Some(successor) = &authority.successor {
-            let has_history = self.has_history(topic);
-            let is_forwarded = successor.forward(topic, publication.content(), has_history, source);
-            if has_history {
-                if !is_forwarded {
-                    pass_to_predecessor(None);
-                }
-                return 0;
-            }
-        }
-        if predecessor.is_none() && !self.is_framed(topic) {
-            return 0;
-        }
-        if is_reserved(topic) {
-            pass_to_predecessor(None);
-            return 0;
-        }
-        if self.is_durable(topic) {
-            pass_to_predecessor(None);
-            return self.publish_unstored(&out.publisher(), topic, publication, source.socket);
-        }
-        let channel = self.recoverable_channel(topic);
-        let (mut assigned, except) = (None, self.subscriber(source.exclude));
-        let make = |position| {
-            // The topic is locked, so the predecessor receives messages in order.
-            pass_to_predecessor(position);
-            assigned = position;
-            publication.content().framed(topic, position)
-        };
-        let reached = out.publish_with(&TopicForm::Framed.topic(topic), make, except);
-        match channel {
-            None => reached,
-            recoverable => {
-                let (out, publication) = (out.publisher(), (topic, publication));
-                reached + self.publish_recoverable(&out, recoverable, publication, assigned, source)
-            }
-        }
-    }
-
     /// Counts a new subscription.
     pub(crate) fn count_subscriber(&self, form: TopicForm) {
         self.subscriptions(form).fetch_add(1, Ordering::AcqRel);
@@ -467,7 +278,7 @@ impl HubTopics {
 
     /// The busiest topics, and their publications since the last call.
     pub(crate) fn take_rates(&self, most: usize) -> Vec<(String, u64)> {
-        let rates = std::mem::take(&mut *self.rates.lock().unwrap_or_else(PoisonError::into_inner));
+        let rates = std::mem::take(&mut *self.rates.lock());
         let mut rates: Vec<_> = rates.into_iter().collect();
         rates.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         rates.truncate(most);
@@ -478,7 +289,7 @@ impl HubTopics {
         if !self.has_dashboards() {
             return;
         }
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = self.rates.lock();
         if let Some(count) = rates.get_mut(topic) {
             *count += 1;
         } else if rates.len() < RATES_MAX {

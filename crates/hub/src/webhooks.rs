@@ -19,8 +19,9 @@ mod queue;
 mod reporter;
 mod states;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,7 @@ impl Webhooks {
         }
         let wanted = all.iter().fold(0, |bits, receiver| bits | receiver.target().filter.kinds());
         let all: Arc<[Arc<WebhookQueue>]> = all.into();
-        *self.receivers.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&all);
+        *self.receivers.write() = Arc::clone(&all);
         self.wanted.store(wanted, Ordering::Release);
         for removed in former.iter().filter(|known| !all.iter().any(|one| Arc::ptr_eq(one, known))) {
             removed.close(Instant::now() + DRAIN_TIME);
@@ -251,15 +252,15 @@ impl Webhooks {
     }
 
     fn receivers(&self) -> Arc<[Arc<WebhookQueue>]> {
-        Arc::clone(&self.receivers.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.receivers.read())
     }
 
     fn lock_reporter(&self) -> MutexGuard<'_, StateReporter> {
-        self.reporter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reporter.lock()
     }
 
     fn lock_thread(&self) -> MutexGuard<'_, Option<DeliveryThread>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.thread.lock()
     }
 }
 

@@ -6,8 +6,8 @@
 use std::error::Error;
 
 use sinews_server::{
-    CloseCode, Closed, Config, Context, EngineConfig, Handler, Payload, Prepared, Refusal, Request, Router,
-    Server, Topics, WebSocketRoute,
+    CloseCode, Closed, Config, Context, EngineConfig, Handler, Payload, Prepared, PublishOptions, Refusal,
+    Request, Router, Server, Topics, WebSocketRoute,
 };
 
 struct Member {
@@ -30,7 +30,7 @@ impl Member {
     fn broadcast(&self, words: &str, cx: &mut Context<'_>) {
         let message = Prepared::text(format!("{} {words}", self.name));
         // Encoded once, for any number of members.
-        cx.publish(&self.room, &message).expect("the name was found to be valid");
+        cx.publish(&self.room, &message, PublishOptions::new()).expect("the name was found to be valid");
     }
 }
 

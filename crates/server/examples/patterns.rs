@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{fs, process, thread};
 
-use sinews_server::{Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute};
+use sinews_server::{
+    Context, Handler, Payload, Prepared, PublishOptions, Response, Router, Server, WebSocketRoute,
+};
 
 const CONNECTIONS: usize = 32;
 const PATTERNS: usize = 1_024;
@@ -47,7 +49,7 @@ fn measure(connections: usize, tokens: usize) -> Result<u64, Box<dyn Error>> {
     let subscribers = WebSocketRoute::new(move |_| Ok(Subscriber(tokens, numbers.clone())));
     let router = Router::new().websocket("/", subscribers).post("/{topic}", |request| {
         let topic = request.param("topic").unwrap_or_default();
-        let reached = request.topics().publish(&topic, &Prepared::text("hello"), None);
+        let reached = request.topics().publish(&topic, &Prepared::text("hello"), PublishOptions::new());
         Response::text(reached.map_or_else(|error| error.to_string(), |reached| reached.to_string()))
     });
     let server = Server::new(router).threads(1).listen("127.0.0.1:0".parse()?).bind()?;

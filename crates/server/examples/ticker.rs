@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_server::{
-    Context, EngineConfig, Handler, HistoryPolicy, Payload, Prepared, Refusal, ReplayFrom, Router, Server,
-    SlowConsumer, TopicRule, WebSocketRoute,
+    Context, EngineConfig, Handler, HistoryPolicy, Payload, Prepared, PublishOptions, Refusal, ReplayFrom,
+    Router, Server, SlowConsumer, TopicRule, WebSocketRoute,
 };
 
 const SYMBOLS: [&str; 3] = ["ACME", "INITECH", "UMBRELLA"];
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let price = 100.0 + 10.0 * (tick as f64 / 50.0 + at as f64).sin();
                 let text = format!(r#"{{"symbol":"{symbol}","price":{price:.2},"tick":{tick}}}"#);
                 // Fails while a thread is too busy: the next price follows.
-                let _ = publisher.publish(symbol, &Prepared::text(text));
+                let _ = publisher.publish(symbol, &Prepared::text(text), PublishOptions::new());
             }
             thread::sleep(pause);
         }

@@ -1,10 +1,11 @@
 //! Appends to files on the server's threads, beside their connections.
 
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use sinews_engine::{Append, Io, Post};
@@ -63,7 +64,7 @@ impl Appender {
         let in_turn = || self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len();
         let at = HERE.get().filter(|at| *at < self.queues.len()).unwrap_or_else(in_turn);
         let queue = &self.queues[at];
-        let mut jobs = queue.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = queue.jobs.lock();
         if jobs.ended {
             // Dropping it may lead here again.
             drop(jobs);
@@ -93,13 +94,13 @@ impl AppendQueue {
         if !self.any.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         self.any.store(false, Ordering::SeqCst);
         std::mem::take(&mut jobs.waiting)
     }
 
     fn end(&self) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = self.jobs.lock();
         jobs.ended = true;
         let left = std::mem::take(&mut jobs.waiting);
         drop(jobs);

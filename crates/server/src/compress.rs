@@ -1,7 +1,7 @@
 //! Compression of answers in gzip.
 
+use parking_lot::Mutex;
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
@@ -21,7 +21,7 @@ pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
 /// one compressor of about 300 KiB: compressors of their own would leave as much to the allocator each.
 pub(crate) fn gzip_asset(content: &[u8]) -> Option<Bytes> {
     static COMPRESSOR: Mutex<Option<Compress>> = Mutex::new(None);
-    let mut compressor = COMPRESSOR.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compressor = COMPRESSOR.lock();
     let compressor = compressor.get_or_insert_with(|| Compress::new_gzip(Compression::best(), WINDOW_BITS));
     compressor.reset();
     let mut compressed = Vec::with_capacity(content.len());

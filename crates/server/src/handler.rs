@@ -13,8 +13,8 @@ use crate::subscriber::SubscriberState;
 use crate::tasks::Tasks;
 use crate::topics::{
     DatagramQueue, DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten,
-    KeysSubscribed, Member, Position, PresenceCount, PresenceError, ReplayFrom, Subscribed, SubscriberId,
-    Topics,
+    KeysSubscribed, Member, Placement, Position, PresenceCount, PresenceError, PublishOptions, ReplayFrom,
+    Subscribed, SubscriberId, Topics,
 };
 
 /// Application side of one WebSocket connection. All callbacks run on the connection's thread, one at a time.
@@ -231,7 +231,7 @@ impl<'a> Context<'a> {
     }
 
     /// Subscribes to a topic without history, to publications of later versions than this one
-    /// ([`Publisher::publish_version`](crate::Publisher::publish_version)) and to those without a version: for a handler
+    /// ([`PublishOptions::version`]) and to those without a version: for a handler
     /// that sends the message of this version itself, which may still be on its way to the subscribers. An existing
     /// subscription is unchanged.
     ///
@@ -280,7 +280,7 @@ impl<'a> Context<'a> {
     }
 
     /// Returns this connection as a subscriber, for publications of others that exclude it
-    /// ([`Publisher::publish_except`](crate::Publisher::publish_except)).
+    /// ([`PublishOptions::except`]).
     #[must_use]
     pub fn subscriber_id(&self) -> SubscriberId {
         self.topics.subscriber_id(self.conn)
@@ -384,27 +384,23 @@ impl<'a> Context<'a> {
     }
 
     /// Publishes to every subscriber, this connection included if it is subscribed. Later sends of this connection come
-    /// after the message, unless the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)). Returns the number of
-    /// subscriptions that match ([`Topics::publish`]).
+    /// after the message, unless the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)) or the options are not the
+    /// default ones. Returns the number of subscriptions that match ([`Topics::publish`]). To publish to the others only,
+    /// except [this subscriber](Self::subscriber_id).
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name cannot be published to, for example a pattern.
-    pub fn publish(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
-        let resolved = self.topics.resolve(topic)?;
-        Ok(self.publish_resolved(resolved, topic, message))
+    pub fn publish(
+        &mut self,
+        topic: &str,
+        message: &Prepared,
+        options: PublishOptions,
+    ) -> Result<usize, InvalidTopic> {
+        self.publish_with(topic, |_| message.clone(), options)
     }
 
-    fn publish_resolved(&mut self, resolved: Option<usize>, topic: &str, message: &Prepared) -> usize {
-        let own = resolved.map_or(0, |resolved| self.topics.matching_subscriptions(resolved, self.conn));
-        let Some(here) = resolved.filter(|_| own > 0 && !self.topics.has_history(resolved, topic)) else {
-            return self.topics.publish_resolved(resolved, topic, message, None);
-        };
-        let rule = self.topics.rule(here);
-        self.subscriber.deliver(&mut self.tx, self.topics, (here, rule), (message, 0));
-        own + self.topics.publish_resolved(resolved, topic, message, Some(self.subscriber_id()))
-    }
-
-    /// Publishes a message built from its position in the topic to every subscriber ([`Topics::publish_with`]).
+    /// Publishes a message built from its position in the topic ([`Topics::publish_with`]). Otherwise as
+    /// [`publish`](Self::publish).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -412,35 +408,22 @@ impl<'a> Context<'a> {
         &mut self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
+        options: PublishOptions,
     ) -> Result<usize, InvalidTopic> {
         let resolved = self.topics.resolve(topic)?;
-        if self.topics.has_history(resolved, topic) {
-            return Ok(self.topics.publish_resolved_with(resolved, topic, make, None));
-        }
-        Ok(self.publish_resolved(resolved, topic, &make(None)))
-    }
-
-    /// Publishes to every other subscriber. Returns the number of subscriptions that match.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_to_others(&mut self, topic: &str, message: &Prepared) -> Result<usize, InvalidTopic> {
-        self.topics.publish(topic, message, Some(self.conn))
-    }
-
-    /// Publishes a version of a topic ([`Topics::publish_version`]) to every subscriber but one, which need not be this
-    /// connection. Returns the number of subscriptions that match.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, InvalidTopic> {
-        self.topics.publish_version(topic, message, version, except)
+        let is_to_all = options.except.is_none() && options.placement == Placement::Append;
+        let own = match resolved.filter(|_| is_to_all) {
+            Some(resolved) => self.topics.matching_subscriptions(resolved, self.conn),
+            None => 0,
+        };
+        let Some(here) = resolved.filter(|_| own > 0 && !self.topics.has_history(resolved, topic)) else {
+            return Ok(self.topics.publish_resolved(resolved, topic, make, options));
+        };
+        let message = make(None);
+        let rule = self.topics.rule(here);
+        self.subscriber.deliver(&mut self.tx, self.topics, (here, rule), (&message, 0));
+        let others = options.except(self.subscriber_id());
+        Ok(own + self.topics.publish_resolved(resolved, topic, |_| message, others))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Listening sockets that a server hands over to its successor.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sinews_engine::Listener;
 
@@ -129,7 +129,7 @@ impl ListenerFds {
     }
 
     fn lock(&self) -> MutexGuard<'_, Listeners> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listeners.lock()
     }
 
     pub(crate) fn try_clone(&self) -> io::Result<Listeners> {

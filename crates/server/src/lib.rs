@@ -31,7 +31,7 @@
 //!
 //!     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
 //!         let message = Prepared::new(payload.kind(), payload.detach());
-//!         let _ = cx.publish("room", &message);
+//!         let _ = cx.publish("room", &message, PublishOptions::new());
 //!     }
 //! }
 //!
@@ -135,7 +135,7 @@ pub use topics::{
     KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedKeyedTopic, ListedTopic, LoggedChange, Member,
     MemberPage, OwnChanges, OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError,
     PresenceInterval, PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate,
-    PublishError, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer,
-    Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName, TopicPattern,
-    TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
+    PublishError, PublishOptions, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage,
+    SlowConsumer, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName,
+    TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -1,6 +1,6 @@
 //! Limits of the lines of the log that clients and other peers cause.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// Permits ten lines of one kind in ten seconds, and counts the others. A line that a peer can cause at will has a limit: ten
@@ -51,7 +51,7 @@ impl LogLimit {
 
     /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
     pub fn permit(&self, now: Instant) -> Option<u64> {
-        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.0.lock();
         if log.begin.is_none_or(|begin| now.saturating_duration_since(begin) >= INTERVAL) {
             (log.begin, log.lines) = (Some(now), 0);
         }

@@ -1,10 +1,11 @@
 //! Threads for blocking work.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -188,7 +189,7 @@ impl BlockingPool {
 impl PoolShared {
     /// A job never panics, so neither does a thread that holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn work(&self) {
@@ -201,9 +202,7 @@ impl PoolShared {
                 continue;
             }
             state.idle += 1;
-            let waited = self.changed.wait_timeout(state, IDLE_MAX);
-            let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            state = back;
+            let timeout = self.changed.wait_for(&mut state, IDLE_MAX);
             state.idle -= 1;
             if timeout.timed_out() && state.queue.is_empty() {
                 break;

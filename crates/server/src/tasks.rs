@@ -1,9 +1,10 @@
 //! Wakeups of answers that complete later and of handlers, and blocking work.
 
+use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 
 use rustc_hash::FxHashMap;
@@ -85,7 +86,7 @@ impl Tasks {
         if !self.woken.any.load(Ordering::SeqCst) {
             return Vec::new();
         }
-        let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut conns = self.woken.conns.lock();
         let count = conns.len().min(WOKEN_PER_TURN);
         let first = conns.drain(..count).collect();
         let any = !conns.is_empty();
@@ -117,7 +118,7 @@ impl Wake for TaskWaker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.listed.swap(true, Ordering::SeqCst) {
-            let mut conns = self.woken.conns.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut conns = self.woken.conns.lock();
             conns.push_back(self.conn);
             self.woken.any.store(true, Ordering::SeqCst);
             drop(conns);

@@ -21,6 +21,7 @@ mod name;
 mod observer;
 mod presence;
 mod publish;
+mod publish_options;
 mod publisher;
 mod registry;
 mod replicas;
@@ -64,6 +65,8 @@ pub use self::presence::member::{
 pub use self::presence::observed::{PresenceChangeList, TopicPresence};
 pub use self::presence::shared::OwnChanges;
 pub(crate) use self::presence::table::{EncodeUpdate, PresenceTable};
+pub(crate) use self::publish_options::Placement;
+pub use self::publish_options::PublishOptions;
 pub use self::publisher::{PublishError, Publisher, Undelivered};
 pub(crate) use self::registry::Publication;
 pub use self::registry::Topics;

@@ -14,7 +14,8 @@ use ring::hmac;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
 use sinews_server::{
-    Config, Context, EngineConfig, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
+    Config, Context, EngineConfig, Handler, Payload, Prepared, PublishOptions, Response, Router, Server,
+    WebSocketRoute,
 };
 use sinews_testkit::{Frame, wire};
 
@@ -58,7 +59,7 @@ impl Handler for Publisher {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let message = Prepared::new(payload.kind(), payload.detach());
         // The client waits for the deliveries.
-        let _ = cx.publish(TOPIC, &message);
+        let _ = cx.publish(TOPIC, &message, PublishOptions::new());
     }
 }
 
@@ -86,7 +87,7 @@ impl Handler for RotatingPublisher {
         let topic = format!("{TOPIC}.{}", self.published % MATCHED);
         self.published += 1;
         // The client waits for the deliveries.
-        let _ = cx.publish(&topic, &message);
+        let _ = cx.publish(&topic, &message, PublishOptions::new());
     }
 }
 

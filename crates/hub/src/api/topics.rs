@@ -12,6 +12,7 @@ use crate::access::auth::{Action, Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::http::{failure, media_type, topic_of};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
+use crate::model::publication::Publication;
 use crate::model::{self, HookKind, MessageContent};
 use crate::policy::LivePolicy;
 use crate::session::client_message;
@@ -94,7 +95,7 @@ impl TopicPublishing {
 
     /// Delivers a publication to subscribers.
     fn deliver(&self, out: &mut impl TopicPublisher, topic: &str, content: &MessageContent) -> Response {
-        let subscribers = self.hub.publish(out, topic, content, true);
+        let subscribers = self.hub.publish(out, &Publication::new(topic, &content.into()));
         let mut answer = json!({ "topic": topic, "subscribers": subscribers });
         if let Some(reaches_nodes) = self.hub.reaches_nodes() {
             answer["cluster"] = json!(reaches_nodes);

@@ -1,89 +1,22 @@
 //! Messages to clients.
 
-use std::borrow::Cow;
-use std::cell::OnceCell;
-
-use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Kind, Member, Position, Prepared, PresenceMessage, PresenceUpdate};
+use sinews_server::{Member, Position, Prepared, PresenceMessage, PresenceUpdate};
 
 use crate::apps::channel::{ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use crate::apps::position;
-use crate::model::json::read_object;
-use crate::model::user_id::{has_number_id, push_user_id, user_id_json};
-use crate::model::{MessageContent, push_json};
-
-/// The name of an event that another protocol has published without a name.
-const UNNAMED: &str = "message";
-
-/// Events of clients begin with this.
-pub(crate) const CLIENT_EVENT: &str = "client-";
+use crate::model::event::Event;
+use crate::model::push_json;
+use crate::model::user_id::{has_number_id, push_user_id};
 
 /// Events of the protocol itself, which no publisher may send.
 pub(crate) const INTERNAL_EVENT: &str = "pusher_internal:";
-
-/// An event, as [`MessageContent::Event`] and JSON objects of other protocols hold it.
-#[derive(Deserialize)]
-struct EventFields<'a> {
-    #[serde(borrow)]
-    event: Cow<'a, str>,
-    #[serde(borrow)]
-    data: Option<&'a RawValue>,
-    /// Of the sender, on presence channels.
-    #[serde(borrow)]
-    user_id: Option<&'a RawValue>,
-    /// The connection that does not receive the event.
-    #[serde(borrow)]
-    socket_id: Option<Cow<'a, str>>,
-    /// The user that receives the event.
-    #[serde(borrow)]
-    user: Option<Cow<'a, str>>,
-}
-
-/// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id, as JSON.
-pub(crate) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
-    event_content(name, data, &[("user_id", user_id)])
-}
-
-/// The name, the data and the id of the sender of a [client event](client_event). Data that is no string is JSON text.
-pub(crate) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<Value>)> {
-    let fields = read_object::<EventFields<'_>>(content).ok()?;
-    let data = fields.data.map(RawValue::get);
-    let data = data.map(|data| serde_json::from_str(data).unwrap_or_else(|_| data.to_owned()));
-    let user_id = fields.user_id.and_then(|id| serde_json::from_str(id.get()).ok());
-    Some((fields.event.into_owned(), data, user_id))
-}
-
-/// Encodes an event with more fields, whose values are JSON.
-fn event_content(name: &str, data: Option<&str>, more: &[(&str, Option<&str>)]) -> MessageContent {
-    let mut text = String::with_capacity(64 + name.len() + data.map_or(0, str::len));
-    text.push_str("{\"event\":");
-    push_json(&mut text, name);
-    if let Some(data) = data {
-        text.push_str(",\"data\":");
-        text.push_str(data);
-    }
-    for (field, value) in more {
-        if let Some(value) = value {
-            text.push_str(",\"");
-            text.push_str(field);
-            text.push_str("\":");
-            text.push_str(value);
-        }
-    }
-    text.push('}');
-    MessageContent::Event(Bytes::from(text))
-}
 
 /// An event, encoded for all subscribers of a channel.
 pub(crate) struct EncodedEvent {
     pub(crate) message: Prepared,
     /// The connection that does not receive the event.
     pub(crate) socket_id: Option<u128>,
-    /// A client has sent the event.
-    pub(crate) is_of_client: bool,
 }
 
 impl EncodedEvent {
@@ -93,124 +26,18 @@ impl EncodedEvent {
         let socket_id = self.socket_id.or(sender);
         let text = String::from_utf8_lossy(self.message.payload());
         let text = position::with_position(&text, position, socket_id);
-        Self { message: Prepared::text(text), socket_id, ..self }
+        Self { message: Prepared::text(text), socket_id }
     }
 }
 
-/// A publication to one or more topics.
-pub(crate) enum ChannelPublication<'a> {
-    /// Any content, and its event, which is read once for all channels.
-    Content(&'a MessageContent, OnceCell<EventParts<'a>>),
-    /// An event of an app's server, and its content, which other nodes and other protocols need.
-    OfServer(EventParts<'a>, OnceCell<MessageContent>),
-}
-
-/// An event without its channel.
-pub(crate) struct EventParts<'a> {
-    name: Cow<'a, str>,
-    /// The JSON of the data, empty for none.
-    data: Cow<'a, str>,
-    /// The JSON of the id of the sender.
-    user_id: Option<&'a str>,
-    socket_id: Option<u128>,
-    /// The user that receives the event.
-    user: Option<Cow<'a, str>>,
-}
-
-impl<'a> ChannelPublication<'a> {
-    pub(crate) fn new(content: &'a MessageContent) -> Self {
-        Self::Content(content, OnceCell::new())
-    }
-
-    /// An event of an app's server: its data is the JSON of a string, as received.
-    pub(crate) fn from_server(name: &'a str, data: &'a str, socket_id: Option<&str>) -> Self {
-        let socket_id = socket_id.and_then(parse_socket_id);
-        Self::OfServer(EventParts { socket_id, ..EventParts::new(name, data) }, OnceCell::new())
-    }
-
-    /// The same for a user: the channel of the event is that of the user.
-    pub(crate) fn from_server_for_user(
-        (name, data, socket_id): (&'a str, &'a str, Option<&str>),
-        user: &'a str,
-    ) -> Self {
-        let socket_id = socket_id.and_then(parse_socket_id);
-        let user = Some(user.into());
-        Self::OfServer(EventParts { socket_id, user, ..EventParts::new(name, data) }, OnceCell::new())
-    }
-
-    pub(crate) fn content(&self) -> &MessageContent {
-        match self {
-            Self::Content(content, _) => content,
-            Self::OfServer(event, content) => content.get_or_init(|| {
-                let socket_id = event.socket_id.map(|id| user_id_json(&socket_id_text(id), false));
-                let user = event.user.as_deref().map(|user| user_id_json(user, false));
-                let more = [("socket_id", socket_id.as_deref()), ("user", user.as_deref())];
-                event_content(&event.name, Some(&event.data), &more)
-            }),
-        }
-    }
-
-    /// Encodes the event for a channel. [`USER_CHANNEL`] is that of the user in the event.
-    pub(crate) fn encode(&self, channel: &str) -> EncodedEvent {
-        let event = match self {
-            Self::Content(content, event) => event.get_or_init(|| EventParts::from_content(content)),
-            Self::OfServer(event, _) => event,
-        };
-        let of_user = event.user.as_ref().filter(|_| channel == USER_CHANNEL).map(|user| user_channel(user));
-        let channel = of_user.as_deref().unwrap_or(channel);
-        EncodedEvent {
-            message: Prepared::text(event_text(&event.name, Some(channel), &event.data, event.user_id)),
-            socket_id: event.socket_id,
-            is_of_client: event.name.starts_with(CLIENT_EVENT),
-        }
-    }
-}
-
-impl<'a> EventParts<'a> {
-    /// Parses a publication. Publications of other protocols are events if they are objects with an `event`, and
-    /// otherwise events with the name `message`.
-    fn from_content(content: &'a MessageContent) -> Self {
-        let (bytes, is_trusted) = match content {
-            MessageContent::Event(bytes) => (bytes, true),
-            MessageContent::Json(bytes) => (bytes, false),
-            MessageContent::Text(_) | MessageContent::Binary(_) => return Self::unnamed(content),
-        };
-        let Ok(fields) = read_object::<EventFields<'_>>(bytes) else {
-            return Self::unnamed(content);
-        };
-        let data = fields.data.map_or("", RawValue::get);
-        if !is_trusted {
-            return match fields.event.starts_with("pusher") {
-                true => Self::unnamed(content),
-                false => Self::new(fields.event, data),
-            };
-        }
-        Self {
-            user_id: fields.user_id.map(RawValue::get),
-            socket_id: fields.socket_id.and_then(|id| parse_socket_id(&id)),
-            user: fields.user,
-            ..Self::new(fields.event, data)
-        }
-    }
-
-    /// A payload that is no event.
-    fn unnamed(content: &MessageContent) -> Self {
-        let plain = content.plain();
-        let text = match plain.kind() {
-            Kind::Text => String::from_utf8_lossy(plain.payload()).into_owned(),
-            Kind::Binary => {
-                use base64::Engine as _;
-                base64::engine::general_purpose::STANDARD.encode(plain.payload())
-            }
-        };
-        let mut data = String::with_capacity(text.len() + 2);
-        push_json(&mut data, &text);
-        Self::new(UNNAMED, data)
-    }
-
-    /// An event with the JSON of its data, empty for none.
-    fn new(name: impl Into<Cow<'a, str>>, data: impl Into<Cow<'a, str>>) -> Self {
-        Self { name: name.into(), data: data.into(), user_id: None, socket_id: None, user: None }
+/// Encodes an event for a channel. [`USER_CHANNEL`] is that of the user in the event.
+pub(crate) fn encode(event: &Event<'_>, channel: &str) -> EncodedEvent {
+    let users_channel =
+        event.user.as_ref().filter(|_| channel == USER_CHANNEL).map(|user| user_channel(user));
+    let channel = users_channel.as_deref().unwrap_or(channel);
+    EncodedEvent {
+        message: Prepared::text(event_text(&event.name, Some(channel), &event.data, event.user_id)),
+        socket_id: event.socket_id,
     }
 }
 
@@ -357,25 +184,15 @@ pub(crate) fn user_channel(user: &str) -> String {
     [USER_CHANNEL, user].concat()
 }
 
-/// The id of a connection as clients see it: digits, a dot, digits.
-pub(crate) fn socket_id_text(id: u128) -> String {
-    format!("{}.{}", (id >> 64) as u64, id as u64)
-}
-
-/// Parses the id of a connection.
-pub(crate) fn parse_socket_id(text: &str) -> Option<u128> {
-    let (high, low) = text.split_once('.')?;
-    let number =
-        |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    Some(u128::from(number(high)?) << 64 | u128::from(number(low)?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::MessageContent;
+    use crate::model::event::client_event;
+    use crate::model::publication::PublishedContent;
 
-    fn encode(channel: &str, content: &MessageContent) -> EncodedEvent {
-        ChannelPublication::new(content).encode(channel)
+    fn encoded(channel: &str, content: &MessageContent) -> EncodedEvent {
+        encode(&Event::from_content(content), channel)
     }
 
     fn text(event: &EncodedEvent) -> String {
@@ -384,35 +201,36 @@ mod tests {
 
     #[test]
     fn pusher_8_1_data_is_passed_on_byte_for_byte() {
-        let published = ChannelPublication::from_server("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"));
+        let published = PublishedContent::from_server("e", r#""{\"a\": 1}\u00fc""#, Some("1.2"), None);
         // Also at another node, which receives the content.
-        for event in [published.encode("private-a"), encode("private-a", published.content())] {
+        for event in [encode(published.event(), "private-a"), encoded("private-a", published.message())] {
             assert_eq!(text(&event), r#"{"event":"e","channel":"private-a","data":"{\"a\": 1}\u00fc"}"#);
-            assert_eq!((event.socket_id, event.is_of_client), (Some(1 << 64 | 2), false));
+            assert_eq!(event.socket_id, Some(1 << 64 | 2));
         }
     }
 
     #[test]
     fn event_of_a_user_names_its_channel_and_other_channels_stay() {
-        let published = ChannelPublication::from_server_for_user(("e", "\"1\"", None), "u\"1");
+        let published = PublishedContent::from_server("e", "\"1\"", None, Some("u\"1"));
         for (channel, expected) in [(USER_CHANNEL, r##""#server-to-user-u\"1""##), ("a", "\"a\"")] {
             let expected = format!(r#"{{"event":"e","channel":{expected},"data":"1"}}"#);
-            for event in [published.encode(channel), encode(channel, published.content())] {
+            for event in [encode(published.event(), channel), encoded(channel, published.message())] {
                 assert_eq!(text(&event), expected);
             }
         }
         let forged = MessageContent::Json(r#"{"event":"e","user":"1"}"#.into());
-        assert_eq!(text(&encode("a", &forged)), r#"{"event":"e","channel":"a"}"#);
+        assert_eq!(text(&encoded("a", &forged)), r#"{"event":"e","channel":"a"}"#);
     }
 
     #[test]
     fn pusher_8_2_and_8_4_client_events_keep_their_data_and_get_the_id_of_the_sender() {
-        let event = encode("presence-a", &client_event("client-e", Some(r#"{"a": [1]}"#), Some(r#""u\"1""#)));
+        let content = client_event("client-e", Some(r#"{"a": [1]}"#), Some(r#""u\"1""#));
+        let event = encoded("presence-a", &content);
         let expected = r#"{"event":"client-e","channel":"presence-a","data":{"a": [1]},"user_id":"u\"1"}"#;
         assert_eq!(text(&event), expected);
-        assert!(event.is_of_client);
+        assert!(Event::from_content(&content).is_from_client());
         assert_eq!(
-            text(&encode("a", &client_event("client-e", None, None))),
+            text(&encoded("a", &client_event("client-e", None, None))),
             r#"{"event":"client-e","channel":"a"}"#
         );
     }
@@ -432,17 +250,7 @@ mod tests {
             (MessageContent::Text("a\"b".into()), r#"{"event":"message","channel":"c","data":"a\"b"}"#),
             (MessageContent::Binary("abcd".into()), r#"{"event":"message","channel":"c","data":"YWJjZA=="}"#),
         ] {
-            assert_eq!(text(&encode("c", &content)), expected);
-        }
-    }
-
-    #[test]
-    fn pusher_1_5_socket_ids_are_digits_and_a_dot() {
-        for id in [0, 1, u128::MAX, 7 << 64] {
-            assert_eq!(parse_socket_id(&socket_id_text(id)), Some(id));
-        }
-        for bad in ["", "1", "1.", ".1", "1.2.3", "+1.2", "a.b", "18446744073709551616.1"] {
-            assert_eq!(parse_socket_id(bad), None, "{bad}");
+            assert_eq!(text(&encoded("c", &content)), expected);
         }
     }
 

@@ -1,10 +1,11 @@
 //! The apps in force, which a reload replaces, and their state, which remains.
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use sinews_server::{Prepared, SubscriberId};
@@ -89,7 +90,7 @@ impl Default for LiveApps {
 impl LiveApps {
     /// Replaces the apps. Apps with the same id retain their state.
     pub(crate) fn replace(&self, apps: &PusherApps) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         // Only this function changes it, under the lock.
         let generation = self.generation.load(Ordering::Acquire) + 1;
         let live = |(id, options): (&String, &Arc<PusherApp>)| {
@@ -109,7 +110,7 @@ impl LiveApps {
     }
 
     fn read<R>(&self, read: impl FnOnce(&AppTable) -> R) -> R {
-        read(&self.table.read().unwrap_or_else(PoisonError::into_inner))
+        read(&self.table.read())
     }
 
     /// The number of the table in force.
@@ -217,7 +218,7 @@ impl LiveApps {
         let now = Instant::now();
         let mut events = Vec::new();
         for app in apps.iter().filter(|app| app.options.features.cache_channels) {
-            let cache = app.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            let cache = app.state.cache.lock();
             events.extend(cache.own(age_max, now).map(|(channel, event)| {
                 let topic = channel::topic_of(app.options.topic_space(), channel);
                 (event.at, topic)
@@ -293,7 +294,7 @@ impl LiveApp {
     /// Takes one request of the app's rate.
     pub(crate) fn take_request(&self, now: impl FnOnce() -> u64) -> bool {
         let Some(per_second) = self.options.limits.requests_per_second else { return true };
-        let mut due = self.state.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = self.state.requests.lock();
         match PublishRate::new(per_second).take(*due, now()) {
             Some(next) => {
                 *due = next;
@@ -308,7 +309,7 @@ impl LiveApp {
         if !self.options.features.cache_channels {
             return None;
         }
-        let cache = self.state.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.state.cache.lock();
         cache.get(channel, Instant::now()).cloned()
     }
 }
@@ -362,7 +363,7 @@ impl<'a> EventTarget<'a> {
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, EventCache> {
-        self.app.state.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.app.state.cache.lock()
     }
 
     fn bounds(&self) -> CacheBounds {

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::apps::channel::{
     PRESENCE_PREFIX, PusherTopic, channel_of_topic, check_channel, dotless, presence_of,
 };
-use crate::apps::encode::client_event_fields;
 use crate::apps::signature::AppKey;
 use crate::model::brief::brief;
+use crate::model::event::client_event_fields;
 use crate::model::events::{EventContent, EventDetail, WebhookEventKind};
 use crate::model::user_id::{has_number_id, user_id_json};
 use crate::outgoing::http::trusted_certificates;
@@ -331,7 +331,7 @@ mod tests {
     use sinews_server::Member;
 
     use super::*;
-    use crate::apps::encode::client_event;
+    use crate::model::event::client_event;
 
     #[test]
     fn pusher_10_3_events_are_encoded_with_their_fields() {

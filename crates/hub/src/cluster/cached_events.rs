@@ -4,10 +4,11 @@
 //! off meanwhile lacks some: it requests the event of a channel, when a client subscribes to the channel, once after its login and
 //! after each node joins.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -49,7 +50,7 @@ struct RequestState {
 impl CachedEventRequests {
     /// Adds a topic, once after each login. Returns whether it is new.
     fn add(&self, topic: &str, login: Instant) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.login != Some(login) {
             state.login = Some(login);
             state.requested = HashSet::new();
@@ -65,18 +66,18 @@ impl CachedEventRequests {
 
     /// The next client of the topic requests it again.
     fn forget(&self, topic: &str) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let hash = state.hasher.hash_one(topic);
         state.requested.remove(&hash);
     }
 
     /// A node has joined, which may have events: the next client of each topic requests it again.
     pub(super) fn forget_all(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).requested.clear();
+        self.0.lock().requested.clear();
     }
 
     fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).waiting)
+        std::mem::take(&mut self.0.lock().waiting)
     }
 }
 
@@ -320,7 +321,7 @@ mod tests {
                 has_started.recv().unwrap();
                 thread::yield_now();
                 assert_eq!(cluster.outbox.waiting(), 0, "a publication is under way");
-                cluster.publish_to_all(TOPIC, &MessageContent::Event(event.clone().into()), None);
+                cluster.publish(TOPIC, &MessageContent::Event(event.clone().into()), None, true);
                 drop(publication);
             });
             let sent = sent(&cluster);

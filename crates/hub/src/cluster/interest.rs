@@ -1,8 +1,9 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_server::SubscriptionObserver;
 
@@ -151,7 +152,7 @@ impl Interest {
     }
 
     fn lock(&self) -> MutexGuard<'_, InterestState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

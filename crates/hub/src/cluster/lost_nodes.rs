@@ -1,6 +1,6 @@
 //! Nodes that have been removed without their notice: perhaps they run, with connections, and are cut off from the broker.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::message::NodeId;
@@ -22,7 +22,7 @@ struct LostNode {
 
 impl LostNodes {
     fn lock(&self) -> MutexGuard<'_, Vec<LostNode>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Adds a node that is removed.

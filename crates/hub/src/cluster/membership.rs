@@ -1,6 +1,5 @@
 //! Nodes that join, leave and die.
 
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use super::Cluster;
@@ -49,7 +48,7 @@ impl Cluster {
         }
         let (dead, names) = self.expire_silent(now);
         names.into_iter().for_each(|(node, name)| self.lost.add(node, name, now));
-        let mut noted = self.dead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.dead.lock();
         let is_gone =
             |id: u128| id != self.node.id && self.lock_nodes().iter().all(|(node, _)| node.id != id);
         noted.extend(dead.iter().map(|node| node.id).filter(|id| is_gone(*id)));

@@ -20,6 +20,7 @@ use super::revocations::RevocationExchange;
 use crate::access::auth::RevocationDigest;
 use crate::model::nodes::NodePublicationId;
 use crate::model::problem::{code, problem};
+use crate::model::publication::{Publication, PublicationOrigin, PublicationSender};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
 
@@ -212,7 +213,10 @@ impl Receiver {
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
         for NodePublication { index, content, exclude } in publications {
             let origin = NodePublicationId { node, start, number, index };
-            self.hub.deliver_from_cluster(&mut self.publisher, topic, (&content, exclude), origin);
+            let sender = PublicationSender { exclude, ..PublicationSender::default() };
+            let content = (&content).into();
+            let publication = Publication::new(topic, &content).with_sender(sender);
+            self.hub.publish(&mut self.publisher, &publication.with_origin(PublicationOrigin::Node(origin)));
         }
     }
 }

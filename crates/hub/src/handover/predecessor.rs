@@ -263,7 +263,7 @@ fn handle_frames(
         match HandoverFrame::read(&mut input) {
             Ok(HandoverFrame { head: HandoverHead::Publish { topic, kind, kept, sender }, body }) => {
                 let content = MessageContent::from_wire(kind, body);
-                hub.publish_for_predecessor(&mut publisher, &topic, &content, (kept, &sender));
+                hub.publish_from_predecessor(&mut publisher, &topic, &content, kept, &sender);
             }
             Ok(HandoverFrame { head: HandoverHead::Revocations, body }) => {
                 if let Err(error) = revoke(&body, hub, revocations) {

@@ -1,6 +1,6 @@
 //! Circuit breakers: an application that fails is left alone for a time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// The circuit of one URL.
@@ -90,7 +90,7 @@ impl Circuit {
     }
 
     fn lock(&self) -> MutexGuard<'_, CircuitState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,12 @@
 //! The client of hooks: a thread that sends the requests of all workers, with limits.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -204,7 +205,7 @@ impl HookClient {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Endpoint>>> {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner)
+        self.endpoints.lock()
     }
 
     /// Queues a request to a URL: of the client of a connection with this id, if there is one.

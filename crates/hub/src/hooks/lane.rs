@@ -1,9 +1,10 @@
 //! The requests of one hook to one URL: limits of their number and memory, apart from those of other hooks.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Add;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -122,7 +123,7 @@ impl HookLanes {
 
 impl HookLane {
     fn lock(&self) -> MutexGuard<'_, HookBacklog> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 }
 

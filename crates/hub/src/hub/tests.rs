@@ -1,8 +1,9 @@
 //! Publications of a thread beside the workers, while a worker is busy.
 
+use parking_lot::Mutex;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::*;
 use crate::access::auth::{Auth, AuthOptions};
 use crate::model::MessageContent;
 use crate::model::nodes::NodePublicationId;
+use crate::model::publication::{Publication, PublicationOrigin};
 use crate::wire::{HandoverSender, frame_queue};
 use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
 
@@ -31,7 +33,7 @@ struct BusyHandler {
 impl Handler for BusyHandler {
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {
         self.entered.send(()).unwrap();
-        self.released.lock().unwrap().recv_timeout(TIMEOUT).unwrap();
+        self.released.lock().recv_timeout(TIMEOUT).unwrap();
     }
 }
 
@@ -132,15 +134,16 @@ fn publications_of_other_processes_exclude_a_client_of_this_one() {
     let (topics, out) = (&hub.topics, &mut hub.publisher.clone());
     let content = |number: u32| MessageContent::Json(number.to_string().into());
     for (topic, number) in [("kept.a", 1), ("live.a", 2)] {
-        topics.publish_for_predecessor(out, topic, &content(number), (false, &sender));
+        topics.publish_from_predecessor(out, topic, &content(number), false, &sender);
     }
     drop(topics.begin_handover(frame_queue().0, out));
     let last = out.histories()[0].position;
     let next = Position { sequence: last.sequence + 1, ..last };
     for (topic, number, position) in [("kept.a", 3, Some(next)), ("live.a", 4, None)] {
-        topics.deliver_from_successor(out, topic, &content(number), (position, false, &sender));
+        topics.deliver_from_successor(out, topic, &content(number), position, false, &sender);
     }
-    topics.deliver_from_successor(out, "live.a", &content(5), (None, false, &HandoverSender::default()));
+    let anyone = HandoverSender::default();
+    topics.deliver_from_successor(out, "live.a", &content(5), None, false, &anyone);
     assert_eq!(excluded.receive()["data"], 5);
     assert_eq!([(); 5].map(|()| other.receive()["data"].clone()), [1, 2, 3, 4, 5]);
     drop((excluded, other));
@@ -168,7 +171,7 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     let (topics, publisher) = (Arc::clone(&hub.topics), hub.publisher.clone());
     let publish = |number: u32| {
         let event = MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());
-        topics.publish(&mut publisher.clone(), "kept.cache-a", &event, true);
+        topics.publish(&mut publisher.clone(), &Publication::new("kept.cache-a", &(&event).into()));
     };
     // With a subscriber, publications are sent to the worker.
     let mut early = TestClient::for_app(address);
@@ -212,7 +215,10 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
     topics.restore_cached_event(publisher, "kept.cache-a", (&restored, Some(from(5))), Duration::ZERO);
     for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
         let content = MessageContent::Event(event(number).into());
-        topics.deliver_from_cluster(&mut publisher.clone(), "kept.cache-a", (&content, None), from(origin));
+        let content = (&content).into();
+        let publication = Publication::new("kept.cache-a", &content);
+        let publication = publication.with_origin(PublicationOrigin::Node(from(origin)));
+        topics.publish(&mut publisher.clone(), &publication);
     }
 }
 
@@ -226,7 +232,7 @@ fn subscribe_during_a_handover(
     let (sender, forwarded) = frame_queue();
     topics.begin_handover(sender, publisher);
     let event = |number: u32| MessageContent::Event(format!("{{\"event\":\"e\",\"data\":{number}}}").into());
-    topics.publish(&mut publisher.clone(), "kept.cache-a", &event(last + 1), true);
+    topics.publish(&mut publisher.clone(), &Publication::new("kept.cache-a", &(&event(last + 1)).into()));
     let mut recovering = TestClient::for_app(address);
     recovering.send("pusher:subscribe", &json!({ "channel": "cache-a", "recover": true }));
     let ack = recovering.receive();
@@ -237,9 +243,8 @@ fn subscribe_during_a_handover(
     let mut position = Position { epoch: epoch.parse().unwrap(), sequence: sequence.parse().unwrap() };
     for (number, answers) in [(last + 1, true), (last + 2, false)] {
         position.sequence += 1;
-        let published = (Some(position), answers, &HandoverSender::default());
-        let out = &mut publisher.clone();
-        topics.deliver_from_successor(out, "kept.cache-a", &event(number), published);
+        let (out, sender) = (&mut publisher.clone(), HandoverSender::default());
+        topics.deliver_from_successor(out, "kept.cache-a", &event(number), Some(position), answers, &sender);
     }
     assert_eq!(recovering.events_through(last + 2), [last + 1, last + 2]);
     assert_eq!(plain.events_through(last + 2), [last + 2]);

@@ -3,8 +3,9 @@
 //! A [`JsonList`] refers to its items, so it is for lists of bounded memory: pages. A [`PagedList`] of any length looks its items up,
 //! a page at a time.
 
+use parking_lot::Mutex;
 use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde_json::json;
 use sinews_server::BodySource;
@@ -106,7 +107,7 @@ impl<P: JsonPages> BodySource for PagedList<P> {
 
     /// Pieces are asked for in order.
     fn write_piece(&self, _: usize, out: &mut Vec<u8>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let (after, mut has_items) = match std::mem::replace(&mut *state, PageState::End) {
             PageState::Start => {
                 out.extend_from_slice(self.head.as_bytes());

@@ -12,11 +12,8 @@ use crate::model::stable_hash::{fnv, mix};
 /// The other nodes of a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
-    /// publisher. One connection may be excluded.
-    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>);
-
-    /// Passes a publication to all other nodes, with or without subscribers: otherwise as [`publish`](Self::publish).
-    fn publish_to_all(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>);
+    /// publisher. One connection may be excluded. If it goes to all, nodes without subscribers receive it too.
+    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool);
 
     /// Requests the last event of a cache channel, unless this node knows it: it has retained an event at that time, if any,
     /// and nodes retain events for this long. The event is delivered as if it were published now. Returns whether it is

@@ -1,9 +1,10 @@
 //! Requests to the application: connections, TLS, signatures and one exchange. Hooks and webhooks share it.
 
+use parking_lot::Mutex;
 use std::fmt::Write as _;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -253,7 +254,7 @@ impl HookTransport {
     }
 
     fn take_idle(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|(sender, since)| since.elapsed() < IDLE_MAX && !sender.is_closed());
         // A connection that has not read the end of its answer is not ready.
         let at = idle.iter().rposition(|(sender, _)| sender.is_ready())?;
@@ -261,7 +262,7 @@ impl HookTransport {
     }
 
     fn return_idle(&self, sender: SendRequest<Full<Bytes>>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if !sender.is_closed() && idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push((sender, Instant::now()));
         }

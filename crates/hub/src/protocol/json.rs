@@ -39,6 +39,7 @@ use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::hooks::with_fields;
 use crate::keys::KeyStore;
 use crate::model::brief::brief;
+use crate::model::publication::Publication;
 use crate::session::client_message;
 
 use crate::access::namespaces::ConnectionRates;
@@ -350,7 +351,7 @@ impl JsonClient {
             client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
             return Ok(OpReply::Deferred);
         }
-        let reached = self.hub.publish(cx, topic, content, true);
+        let reached = self.hub.publish(cx, &Publication::new(topic, &content.into()));
         client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
         if id.is_none() {
             return Ok(OpReply::Ack(Value::Null));

@@ -17,6 +17,7 @@ use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
 use crate::model::problem::code;
+use crate::model::publication::{Publication, PublicationSender};
 use crate::model::{self, MessageContent};
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
@@ -175,7 +176,10 @@ impl TopicClient {
         match &mut self.stream {
             Some(stream) => stream.publish(&self.topic, content, &self.rights, cx),
             None => {
-                self.hub.publish(cx, &self.topic, content, self.include_self);
+                let excludes_publisher = !self.include_self;
+                let sender = PublicationSender { excludes_publisher, ..PublicationSender::default() };
+                let content = content.into();
+                self.hub.publish(cx, &Publication::new(&self.topic, &content).with_sender(sender));
             }
         }
     }

@@ -5,11 +5,12 @@
 //!                         └────────────────────────────▶ readers: records that are older than the log
 //! ```
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::future::{self, Future};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -374,7 +375,7 @@ async fn follow(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No panic under the lock leaves an inconsistent value.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 struct BrokerReader {

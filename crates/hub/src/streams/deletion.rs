@@ -1,9 +1,10 @@
 //! Deletion of streams: on request, and after disuse.
 
+use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -130,7 +131,7 @@ type DeletionState = (Option<Result<(), Problem>>, Option<Waker>);
 
 impl Deletion {
     fn finish(&self, result: Result<(), Problem>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.0 = Some(result);
         let waker = state.1.take();
         drop(state);
@@ -142,7 +143,7 @@ impl Future for Deletion {
     type Output = Result<(), Problem>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         match state.0.take() {
             Some(result) => Poll::Ready(result),
             None => {

@@ -10,11 +10,12 @@
 pub(super) mod load;
 mod record;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -120,7 +121,7 @@ impl Wake for TopicWaker {
 
 impl ChangeResult {
     fn finish(&self, result: Result<(), Problem>) {
-        let mut outcome = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = self.0.lock();
         outcome.result = Some(result);
         let wakers = std::mem::take(&mut outcome.wakers);
         drop(outcome);
@@ -128,7 +129,7 @@ impl ChangeResult {
     }
 
     fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), Problem>> {
-        let mut outcome = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = self.0.lock();
         if let Some(result) = &outcome.result {
             return Poll::Ready(result.clone());
         }
@@ -179,7 +180,7 @@ impl DurableKeys {
         let keys = Arc::clone(self);
         let thread = thread::Builder::new().name("keys".to_owned()).spawn(move || keys.run())?;
         let _ = self.worker.set(thread.thread().clone());
-        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.thread.lock() = Some(thread);
         Ok(())
     }
 
@@ -294,7 +295,7 @@ impl DurableKeys {
     /// The streams are closed: waits until all their changes are applied.
     pub(crate) fn finish(&self) {
         self.closing.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(thread) = self.thread.lock().take() {
             thread.thread().unpark();
             // A thread that has panicked has applied what it could.
             let _ = thread.join();
@@ -325,11 +326,11 @@ impl DurableKeys {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<StoredTopic>>> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     fn lock_failed(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failed.lock()
     }
 }
 
@@ -369,7 +370,7 @@ impl KeyLog for DurableKeys {
 
 impl StoredTopic {
     fn lock(&self) -> MutexGuard<'_, ChangeQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Reports the changes as failed to their writers.

@@ -11,11 +11,12 @@
 //! The relay follows the log and not the publishers. So all subscribers receive the same order, nothing before it has
 //! the durability of the stream, and records that other clients append to the log.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
@@ -35,6 +36,7 @@ use crate::access::namespaces::order::{PatternSwitch, overlap};
 use crate::model::MessageContent;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::publication::{Publication, PublicationOrigin};
 use crate::topics::HubTopics;
 
 /// The durable topics.
@@ -198,19 +200,19 @@ impl DurableTopics {
         }
         self.lock().retain(|known, relay| known != name || relay.stream.created() != created);
         self.generation.fetch_add(1, Ordering::SeqCst);
-        self.reset.lock().unwrap_or_else(PoisonError::into_inner).push(name.to_owned());
+        self.reset.lock().push(name.to_owned());
         self.relay_waker.clone().wake();
         self.wake_all();
     }
 
     /// Notifies the subscribers of topics whose stream was deleted.
     fn notify_reset(&self, hub: &HubTopics, publisher: &mut Publisher) {
-        let reset = std::mem::take(&mut *self.reset.lock().unwrap_or_else(PoisonError::into_inner));
+        let reset = std::mem::take(&mut *self.reset.lock());
         reset.iter().for_each(|topic| hub.notify_reset(publisher, topic));
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<TopicRelay>>> {
-        self.relays.lock().unwrap_or_else(PoisonError::into_inner)
+        self.relays.lock()
     }
 
     /// Waits until a condition on the existing streams or on the relay's progress holds.
@@ -234,13 +236,13 @@ impl DurableTopics {
         let durable_topics = Arc::clone(self);
         let thread = thread::Builder::new().name("topics".to_owned());
         let thread = thread.spawn(move || durable_topics.run(&hub, publisher))?;
-        *self.relay_thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *self.relay_thread.lock() = Some(thread);
         Ok(())
     }
 
     /// The topics to which records of a broker are published.
     pub(super) fn feed(&self) -> MutexGuard<'_, Option<(Arc<HubTopics>, Publisher)>> {
-        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.feed.lock()
     }
 
     /// Whether a publication of another process at this position follows directly. While the relay runs, it publishes
@@ -259,7 +261,7 @@ impl DurableTopics {
         self.closing.store(true, Ordering::SeqCst);
         self.feed().take();
         self.relay_waker.clone().wake();
-        if let Some(relay) = self.relay_thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(relay) = self.relay_thread.lock().take() {
             // A relay that has panicked has published what it could.
             let _ = relay.join();
         }
@@ -341,11 +343,11 @@ impl TopicRelay {
 
     /// The offset up to which the idempotency keys of records are known.
     pub(super) fn keys_read_to(&self) -> MutexGuard<'_, Option<u64>> {
-        self.keys_read_to.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys_read_to.lock()
     }
 
     pub(super) fn relayed(&self) -> MutexGuard<'_, u64> {
-        self.relayed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.relayed.lock()
     }
 
     /// The position of a topic whose next record has this offset.
@@ -360,6 +362,19 @@ impl TopicRelay {
             self.external_sequence.store(position.sequence, Ordering::SeqCst);
         }
         follows_directly
+    }
+
+    /// Publishes a record at its position.
+    pub(super) fn publish(
+        &self,
+        hub: &HubTopics,
+        out: &mut Publisher,
+        content: &MessageContent,
+        position: Position,
+    ) {
+        let content = content.into();
+        let publication = Publication::new(self.name(), &content).at(Some(position));
+        hub.publish(out, &publication.with_origin(PublicationOrigin::Stream));
     }
 
     /// Publishes the readable records once, and waits in between for workers that fall behind.
@@ -389,7 +404,7 @@ impl TopicRelay {
                         }
                         let position = self.position(record.offset + 1);
                         let content = sealed_content_of(&record, self.name(), hub.apps());
-                        hub.relay(publisher, self.name(), &content, position);
+                        self.publish(hub, publisher, &content, position);
                         *relayed = position.sequence;
                     }
                     // Delayed workers may need the lock.

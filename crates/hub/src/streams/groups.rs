@@ -1,7 +1,8 @@
 //! Consumer groups: each partition is assigned to one member at a time, evenly.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use crate::model::brief::brief;
@@ -99,7 +100,7 @@ impl ActiveGroups {
 
     /// The number of members of a group on this server.
     pub(super) fn members(&self, stream: &str, group: &str) -> usize {
-        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.0.lock();
         let group = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
         group.map_or(0, |group| group.lock().members.len())
     }
@@ -113,7 +114,7 @@ impl ActiveGroups {
         partition: u32,
         members: impl IntoIterator<Item = &'a Membership>,
     ) -> Result<(), Problem> {
-        let streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.0.lock();
         let found = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
         drop(streams);
         let Some(found) = found else { return Ok(()) };
@@ -133,7 +134,7 @@ impl ActiveGroups {
 
     /// Removes a deleted stream: its members are notified, and its name is free.
     pub(super) fn remove(&self, stream: &str) {
-        let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(stream);
+        let groups = self.0.lock().remove(stream);
         for group in groups.into_iter().flatten().filter_map(|(_, group)| group.upgrade()) {
             let mut state = group.lock();
             state.is_deleted = true;
@@ -142,7 +143,7 @@ impl ActiveGroups {
     }
 
     fn group(&self, stream: &str, group: &str) -> Result<Arc<ConsumerGroup>, Problem> {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.0.lock();
         if !streams.contains_key(stream) {
             // Streams without members release their entry.
             streams.retain(|_, groups| groups.values().any(|group| group.strong_count() > 0));
@@ -164,7 +165,7 @@ impl ActiveGroups {
 
 impl ConsumerGroup {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -399,7 +400,7 @@ mod tests {
         let join = |stream, group| groups.join(stream, group, 1, Waker::noop().clone()).unwrap();
         drop((join("s", "g"), join("t", "g")));
         let _other = (join("s", "h"), join("u", "h"));
-        let streams = groups.0.lock().unwrap();
+        let streams = groups.0.lock();
         let names = |stream| streams.get(stream).map(|groups| groups.keys().cloned().collect::<Vec<_>>());
         assert_eq!((names("s"), names("t")), (Some(vec!["h".to_owned()]), None));
     }

@@ -15,10 +15,11 @@ mod membership;
 mod record;
 mod restore;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -272,7 +273,7 @@ impl KeyReplicas {
     }
 
     fn store_members(&self) {
-        let Some(members) = self.new_members.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        let Some(members) = self.new_members.lock().take() else {
             return;
         };
         let mut membership = self.lock_membership();
@@ -429,20 +430,20 @@ impl KeyReplicas {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, StoredReplica>> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     /// Locked before the topics where both are.
     fn lock_changed(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changed.lock()
     }
 
     fn lock_membership(&self) -> MutexGuard<'_, Option<NodeMembership>> {
-        self.membership.lock().unwrap_or_else(PoisonError::into_inner)
+        self.membership.lock()
     }
 
     fn lock_thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.thread.lock()
     }
 }
 
@@ -461,7 +462,7 @@ impl ReplicaStore for KeyReplicas {
     }
 
     fn take_restored(&self) -> Vec<(String, Claim)> {
-        std::mem::take(&mut *self.restored.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.restored.lock())
     }
 
     fn changed(&self, topic: &Arc<str>) {
@@ -485,7 +486,7 @@ impl ReplicaStore for KeyReplicas {
     }
 
     fn set_members(&self, members: Vec<u64>) {
-        *self.new_members.lock().unwrap_or_else(PoisonError::into_inner) = Some(members);
+        *self.new_members.lock() = Some(members);
         self.wake();
     }
 

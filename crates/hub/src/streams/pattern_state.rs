@@ -1,7 +1,7 @@
 //! The patterns whose subscribers get durable topics of a broker, and the streams that are known for them.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use sinews_server::{TopicName, TopicPattern};
@@ -38,7 +38,7 @@ pub(super) struct ActivePattern {
 
 impl TopicDiscovery {
     pub(super) fn lock(&self) -> MutexGuard<'_, DiscoveryState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether a stream did not exist when its subscribers by pattern subscribed: they receive it from its first record.

@@ -76,7 +76,7 @@ fn publish(
         }
         let position = relay.position(offset + 1);
         let content = sealed_content_of(&record, relay.name(), hub.apps());
-        hub.relay(publisher, relay.name(), &content, position);
+        relay.publish(hub, publisher, &content, position);
         relayed = position.sequence;
     }
     relayed

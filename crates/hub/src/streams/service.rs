@@ -1,7 +1,8 @@
 //! The streams of this server: the entry of all client protocols.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use futures_util::FutureExt;
@@ -118,12 +119,12 @@ impl StreamService {
 
     /// Takes ownership of a directory that is removed on close.
     pub(crate) fn own_directory(&self, directory: TemporaryDirectory) {
-        *self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory);
+        *self.temporary_directory.lock() = Some(directory);
     }
 
     /// Whether the directory is this process's own: no successor needs it, since the broker stores the streams.
     pub(crate) fn has_own_directory(&self) -> bool {
-        self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.temporary_directory.lock().is_some()
     }
 
     /// Installs the opened streams.
@@ -357,7 +358,7 @@ impl StreamService {
         if let Some(streams) = self.streams.get() {
             streams.close();
         }
-        drop(self.temporary_directory.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.temporary_directory.lock().take());
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Tasks that wait for a change of shared state.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 /// Tasks that wait for a change of shared state. A task is registered once, however often it is polled, and forgotten when
@@ -37,7 +37,7 @@ impl WaitingTasks {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

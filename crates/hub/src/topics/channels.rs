@@ -4,19 +4,20 @@
 //! subscriber receives the last event as such, and all later events as they are published. An event on its way to the
 //! worker of the subscriber has a version: the subscriber does not receive it again.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sinews_server::{Prepared, Publisher};
+use sinews_server::{Prepared, PublishOptions, Publisher, SubscriberId};
 
-use super::{Exclusion, HubTopics, TopicForm, TopicPublisher, reached};
+use super::{HubTopics, TopicForm, TopicPublisher};
 use crate::apps::channel::USER_CHANNEL;
-use crate::apps::encode::{ChannelPublication, subscription_error, user_channel};
+use crate::apps::encode::{encode, subscription_error, user_channel};
 use crate::apps::live::EventTarget;
 use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::nodes::NodePublicationId;
+use crate::model::publication::{Publication, PublicationOrigin};
 
 /// Locks of topics. A topic takes one during a publication.
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ const TOPIC_LOCKS: usize = 16;
 
 impl TopicLocks {
     pub(super) fn lock(&self, topic: &str) -> MutexGuard<'_, ()> {
-        self.lock_for(topic).lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_for(topic).lock()
     }
 
     fn lock_for(&self, topic: &str) -> &Mutex<()> {
@@ -60,60 +61,69 @@ impl HubTopics {
         self.cache_channels.lock(topic)
     }
 
-    /// The channel that a topic is, if it is one. Call it before any form is published.
-    pub(super) fn channel<'a>(&'a self, topic: &'a str) -> Option<PublishedChannel<'a>> {
-        Some(self.channel_at(self.apps.target(topic)?, topic))
+    /// The channel that a publication's topic is, if it is one. Call it before any form is published.
+    pub(super) fn channel<'a>(&'a self, publication: &Publication<'a, '_>) -> Option<PublishedChannel<'a>> {
+        Some(self.channel_at(self.apps.target(publication.topic)?, publication))
     }
 
-    /// A channel with its topic. Call it before any form is published.
-    pub(super) fn channel_at<'a>(&'a self, target: EventTarget<'a>, topic: &str) -> PublishedChannel<'a> {
-        let order = target.is_cache.then(|| self.cache_channels.lock(topic));
-        PublishedChannel { target, origin: None, _order: order }
-    }
-
-    /// The channel that a topic is, for a publication of another node.
-    pub(super) fn channel_from<'a>(
+    /// A known channel of a publication. Call it before any form is published.
+    pub(super) fn channel_at<'a>(
         &'a self,
-        topic: &'a str,
-        origin: NodePublicationId,
-    ) -> Option<PublishedChannel<'a>> {
-        Some(PublishedChannel { origin: Some(origin), ..self.channel(topic)? })
+        target: EventTarget<'a>,
+        publication: &Publication<'_, '_>,
+    ) -> PublishedChannel<'a> {
+        let origin = match publication.origin {
+            PublicationOrigin::Node(id) => Some(id),
+            _ => None,
+        };
+        self.lock_target(target, publication.topic, origin)
     }
 
-    /// Publishes to the subscribers of the channel that the topic is, if it is one, and retains the event of a cache
-    /// channel.
-    pub(super) fn publish_event(
+    /// The channel that a topic is, if it is one.
+    fn lock_channel<'a>(&'a self, topic: &'a str) -> Option<PublishedChannel<'a>> {
+        Some(self.lock_target(self.apps.target(topic)?, topic, None))
+    }
+
+    fn lock_target<'a>(
+        &'a self,
+        target: EventTarget<'a>,
+        topic: &str,
+        origin: Option<NodePublicationId>,
+    ) -> PublishedChannel<'a> {
+        let order = target.is_cache.then(|| self.cache_channels.lock(topic));
+        PublishedChannel { target, origin, _order: order }
+    }
+
+    /// Delivers to the subscribers of a channel, and retains the event of a cache channel.
+    pub(super) fn deliver_event(
         &self,
         out: &mut impl TopicPublisher,
-        (topic, channel): (&str, Option<&PublishedChannel<'_>>),
-        publication: &ChannelPublication<'_>,
-        exclusion: Exclusion,
+        publication: &Publication<'_, '_>,
+        channel: &PublishedChannel<'_>,
+        except: Option<SubscriberId>,
     ) -> usize {
-        let Some(PublishedChannel { target, origin, .. }) = channel else { return 0 };
+        let PublishedChannel { target, origin, .. } = channel;
         let has_subscribers = self.channel_events.load(Ordering::Acquire) > 0;
         if !has_subscribers && !target.is_cache {
             return 0;
         }
-        let event = publication.encode(&target.channel);
-        let is_retained = target.is_cache && !event.is_of_client;
-        let version = match is_retained {
-            true => self.apps.retain(target, &event.message, *origin),
-            false => Some(0),
-        };
-        let Some(version) = version.filter(|_| has_subscribers) else { return 0 };
-        let topic = TopicForm::Event.topic(topic);
+        let content = publication.content.event();
+        let event = encode(content, &target.channel);
         let sender = event.socket_id.and_then(|id| self.apps.socket(id));
-        let exclusion = sender.map_or(exclusion, Exclusion::Subscriber);
-        if !target.is_cache {
-            return out.publish(&topic, &event.message, exclusion);
+        let mut options = PublishOptions::new().except(sender.or(except));
+        if target.is_cache {
+            // Events of clients have no version, and the same way to all workers: they keep their order.
+            let version = match content.is_from_client() {
+                true => Some(0),
+                false => self.apps.retain(target, &event.message, *origin),
+            };
+            let Some(version) = version else { return 0 };
+            options = options.version(version);
         }
-        // Events of clients have no version, and the same way to all workers: they keep their order.
-        let except = match exclusion {
-            Exclusion::None => None,
-            Exclusion::Publisher => out.subscriber_id(),
-            Exclusion::Subscriber(except) => Some(except),
-        };
-        out.publish_version(&topic, &event.message, version, except)
+        if !has_subscribers {
+            return 0;
+        }
+        out.publish(&TopicForm::Event.topic(publication.topic), |_| event.message, options)
     }
 
     /// The last event of a cache channel with its origin, and its age. The other nodes were sent the event before; one of another
@@ -122,7 +132,7 @@ impl HubTopics {
         &self,
         topic: &str,
     ) -> Option<((Prepared, Option<NodePublicationId>), Duration)> {
-        self.channel(topic)?.target.retained()
+        self.lock_channel(topic)?.target.retained()
     }
 
     /// The cache channels whose last event this node has published, not longer ago than this: the youngest event first.
@@ -133,7 +143,7 @@ impl HubTopics {
     /// Sends the last event of a cache channel with its age, if this node has published it. Publications to the channel precede
     /// or follow, so that the other nodes receive its events in the order in which this node retains them.
     pub(crate) fn send_own_cached_event(&self, topic: &str, send: impl FnOnce(&Prepared, Duration)) {
-        let channel = self.channel(topic);
+        let channel = self.lock_channel(topic);
         if let Some((message, age)) = channel.as_ref().and_then(|channel| channel.target.own()) {
             send(&message, age);
         }
@@ -142,7 +152,7 @@ impl HubTopics {
     /// Notifies the subscribers of the channel that a topic is, if it is one, of the reason why publications of other nodes do
     /// not arrive. Their subscriptions stay.
     pub(crate) fn report_rejected_channel(&self, out: &Publisher, topic: &str, reason: &str) {
-        let Some(PublishedChannel { target, .. }) = self.channel(topic) else { return };
+        let Some(target) = self.apps.target(topic) else { return };
         if self.channel_events.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -156,7 +166,8 @@ impl HubTopics {
         let error = subscription_error(&channel, "Unavailable", reason, STATUS_UNAVAILABLE);
         let message = Prepared::text(error);
         for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
-            reached(out.publish_unretained(&form.topic(topic), &message, None));
+            let options = PublishOptions::new().unretained();
+            TopicPublisher::publish(&mut out.clone(), &form.topic(topic), |_| message.clone(), options);
         }
     }
 
@@ -187,10 +198,16 @@ impl HubTopics {
         (message, origin): (&Prepared, Option<NodePublicationId>),
         age: Duration,
     ) {
-        let channel = self.channel(topic).filter(|channel| channel.target.is_cache);
+        let channel = self.lock_channel(topic).filter(|channel| channel.target.is_cache);
         let Some(PublishedChannel { target, _order, .. }) = channel else { return };
         if let Some(version) = self.apps.restore(&target, (message, origin), age) {
-            reached(out.publish_version(&TopicForm::Event.topic(topic), message, version, None));
+            let options = PublishOptions::new().version(version);
+            TopicPublisher::publish(
+                &mut out.clone(),
+                &TopicForm::Event.topic(topic),
+                |_| message.clone(),
+                options,
+            );
         }
     }
 }
@@ -202,7 +219,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use sinews_server::{Position, Router, Server, SubscriberId};
+    use sinews_server::{Position, Router, Server};
 
     use super::*;
     use crate::apps::app::{PusherApp, PusherApps};
@@ -210,6 +227,7 @@ mod tests {
     use crate::model::MessageContent;
     use crate::model::connection_id::ConnectionId;
     use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+    use crate::model::publication::PublicationSender;
 
     const TOPIC: &str = "kept.cache-a";
 
@@ -226,7 +244,7 @@ mod tests {
     }
 
     /// A connection that records its versions.
-    struct VersionRecorder(Vec<(String, u64, Option<SubscriberId>)>);
+    struct VersionRecorder(Vec<(String, PublishOptions)>);
 
     impl VersionRecorder {
         fn own() -> SubscriberId {
@@ -235,28 +253,14 @@ mod tests {
     }
 
     impl TopicPublisher for VersionRecorder {
-        fn publish(&mut self, topic: &str, _: &Prepared, _: Exclusion) -> usize {
-            panic!("{topic} without a version")
-        }
-
-        fn publish_with(
-            &mut self,
-            topic: &str,
-            _: impl FnOnce(Option<Position>) -> Prepared,
-            _: Option<SubscriberId>,
-        ) -> usize {
-            panic!("{topic} with a position")
-        }
-
-        fn publish_version(
+        fn publish(
             &mut self,
             _: &str,
-            message: &Prepared,
-            version: u64,
-            except: Option<SubscriberId>,
+            make: impl FnOnce(Option<Position>) -> Prepared,
+            options: PublishOptions,
         ) -> usize {
-            let event: serde_json::Value = serde_json::from_slice(message.payload()).unwrap();
-            self.0.push((event["event"].as_str().unwrap().to_owned(), version, except));
+            let event: serde_json::Value = serde_json::from_slice(make(None).payload()).unwrap();
+            self.0.push((event["event"].as_str().unwrap().to_owned(), options));
             1
         }
 
@@ -264,22 +268,30 @@ mod tests {
             Some(Self::own())
         }
 
-        fn publisher(&self) -> Publisher {
-            panic!("its messages are not counted for the connection")
+        fn advance_to(&self, topic: &str, _: Position) {
+            panic!("{topic} with a position")
         }
     }
 
     #[test]
     fn events_of_clients_keep_their_order_among_the_versions_of_a_cache_channel() {
         let (hub, mut out) = (hub(), VersionRecorder(Vec::new()));
-        for (name, include_self) in [("e", true), ("client-e", false), ("client-e", true), ("e", true)] {
-            assert_eq!(hub.publish(&mut out, TOPIC, &event(name), include_self), 1);
+        for (name, excludes_publisher) in
+            [("e", false), ("client-e", true), ("client-e", false), ("e", false)]
+        {
+            let (content, sender) = (event(name), PublicationSender::default());
+            let content = (&content).into();
+            let sender = PublicationSender { excludes_publisher, ..sender };
+            assert_eq!(hub.publish(&mut out, &Publication::new(TOPIC, &content).with_sender(sender)), 1);
         }
-        let [first, to_others, to_all, last] = &out.0[..] else { panic!("{:?}", out.0) };
-        assert_eq!((&*first.0, first.2, &*last.0, last.2), ("e", None, "e", None));
-        assert!(0 < first.1 && first.1 < last.1);
-        assert_eq!(*to_others, ("client-e".to_owned(), 0, Some(VersionRecorder::own())));
-        assert_eq!(*to_all, ("client-e".to_owned(), 0, None));
+        let options = PublishOptions::new();
+        let expected = [
+            ("e", options.version(1)),
+            ("client-e", options.version(0).except(VersionRecorder::own())),
+            ("client-e", options.version(0)),
+            ("e", options.version(2)),
+        ];
+        assert_eq!(out.0, expected.map(|(name, options)| (name.to_owned(), options)));
     }
 
     /// Another node, with the received topics and the state of the lock of each channel.
@@ -291,17 +303,13 @@ mod tests {
 
     impl OtherNode {
         fn receive(&self, topic: &str) {
-            let is_locked = self.hub.upgrade().unwrap().cache_channels.lock_for(topic).try_lock().is_err();
-            self.received.lock().unwrap().push((topic.to_owned(), is_locked));
+            let is_locked = self.hub.upgrade().unwrap().cache_channels.lock_for(topic).try_lock().is_none();
+            self.received.lock().push((topic.to_owned(), is_locked));
         }
     }
 
     impl OtherNodes for OtherNode {
-        fn publish(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>) {
-            self.receive(topic);
-        }
-
-        fn publish_to_all(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>) {
+        fn publish(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>, _: bool) {
             self.receive(topic);
         }
 
@@ -343,11 +351,11 @@ mod tests {
         let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let out = &mut server.publisher();
         for topic in [TOPIC, "kept.a"] {
-            hub.publish(out, topic, &event("e"), true);
+            hub.publish(out, &Publication::new(topic, &(&event("e")).into()));
         }
-        let received = node.received.lock().unwrap();
+        let received = node.received.lock();
         assert_eq!(*received, [(TOPIC.to_owned(), true), ("kept.a".to_owned(), false)]);
-        assert!(hub.cache_channels.lock_for(TOPIC).try_lock().is_ok());
+        assert!(hub.cache_channels.lock_for(TOPIC).try_lock().is_some());
     }
 
     /// The answer to a node follows the event.

@@ -5,13 +5,12 @@
 //! from its login on, and publishes the others once it has the histories. The predecessor queues the others as well, until the
 //! successor serves: it publishes them if the handover fails.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::model::MessageContent;
-use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::NodePublicationId;
+use crate::model::publication::{PublicationOrigin, WaitingPublication};
 use crate::wire::{HandoverDelivered, QUEUE_BYTES_MAX, QUEUE_FRAMES_MAX};
 
 /// Number of processes from which the last publication of each is known without a time limit: more than nodes of a cluster.
@@ -19,16 +18,6 @@ const PROCESSES_MAX: usize = 1_024;
 
 /// Above [`PROCESSES_MAX`], the last publications of this time are known. A successor logs in less long before.
 const KNOWN_TIME: Duration = Duration::from_secs(120);
-
-/// A publication of another node.
-#[derive(Debug)]
-pub(super) struct QueuedPublication {
-    pub(super) topic: String,
-    pub(super) content: MessageContent,
-    /// The connection that does not receive it.
-    pub(super) exclude: Option<ConnectionId>,
-    pub(super) origin: NodePublicationId,
-}
 
 /// The publications of other nodes to topics with a history.
 #[derive(Debug, Default)]
@@ -47,14 +36,14 @@ struct State {
 /// Publications that wait. Above a limit, the oldest ones are dropped.
 #[derive(Debug, Default)]
 struct PublicationQueue {
-    publications: VecDeque<QueuedPublication>,
+    publications: VecDeque<WaitingPublication>,
     bytes: usize,
     has_dropped: bool,
 }
 
 impl NodePublications {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Queues publications from now on.
@@ -73,7 +62,7 @@ impl NodePublications {
         &self,
         origin: NodePublicationId,
         has_successor: bool,
-        publication: impl FnOnce() -> QueuedPublication,
+        publication: impl FnOnce() -> WaitingPublication,
     ) -> bool {
         let mut state = self.lock();
         if state.is_inherited(origin) {
@@ -106,11 +95,12 @@ impl NodePublications {
     }
 
     /// The next publication that waits. After the last one, the queue ends.
-    pub(super) fn next_queued(&self) -> Option<QueuedPublication> {
+    pub(super) fn next_queued(&self) -> Option<WaitingPublication> {
         let mut state = self.lock();
         while let Some(publication) = state.queue.as_mut()?.pop() {
-            if !state.is_inherited(publication.origin) {
-                state.note(publication.origin);
+            let PublicationOrigin::Node(id) = publication.origin else { continue };
+            if !state.is_inherited(id) {
+                state.note(id);
                 return Some(publication);
             }
         }
@@ -149,7 +139,7 @@ impl State {
 }
 
 impl PublicationQueue {
-    fn push(&mut self, publication: QueuedPublication) {
+    fn push(&mut self, publication: WaitingPublication) {
         self.bytes += publication.content.len();
         self.publications.push_back(publication);
         while self.publications.len() > QUEUE_FRAMES_MAX || self.bytes > QUEUE_BYTES_MAX {
@@ -164,7 +154,7 @@ impl PublicationQueue {
         }
     }
 
-    fn pop(&mut self) -> Option<QueuedPublication> {
+    fn pop(&mut self) -> Option<WaitingPublication> {
         let publication = self.publications.pop_front()?;
         self.bytes -= publication.content.len();
         Some(publication)
@@ -174,21 +164,32 @@ impl PublicationQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::MessageContent;
+    use crate::model::publication::PublicationSender;
 
-    fn publication(start: u64, number: u64, index: u64) -> QueuedPublication {
+    fn publication(start: u64, number: u64, index: u64) -> WaitingPublication {
         let content = MessageContent::Text(vec![b'x'; 1 << 20].into());
         let origin = NodePublicationId { node: 1 << 127, start, number, index };
-        QueuedPublication { topic: "t".to_owned(), content, exclude: None, origin }
+        let (topic, origin) = ("t".to_owned(), PublicationOrigin::Node(origin));
+        WaitingPublication { topic, content, origin, sender: PublicationSender::default() }
+    }
+
+    fn node_id(publication: &WaitingPublication) -> NodePublicationId {
+        let PublicationOrigin::Node(id) = publication.origin else { panic!("{publication:?}") };
+        id
     }
 
     fn admit(publications: &NodePublications, id: (u64, u64, u64), has_successor: bool) -> bool {
         let publication = publication(id.0, id.1, id.2);
-        publications.admit(publication.origin, has_successor, || publication)
+        publications.admit(node_id(&publication), has_successor, || publication)
     }
 
     fn drain(publications: &NodePublications) -> Vec<(u64, u64, u64)> {
         let next = || publications.next_queued();
-        let origin = |it: QueuedPublication| (it.origin.start, it.origin.number, it.origin.index);
+        let origin = |publication| {
+            let NodePublicationId { start, number, index, .. } = node_id(&publication);
+            (start, number, index)
+        };
         std::iter::from_fn(next).map(origin).collect()
     }
 

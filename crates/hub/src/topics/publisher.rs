@@ -2,44 +2,19 @@
 
 use std::time::Instant;
 
-use sinews_server::{Context, LogLimit, Position, Prepared, PublishError, Publisher, SubscriberId, Topics};
+use sinews_server::{
+    Context, LogLimit, Position, Prepared, PublishError, PublishOptions, Publisher, SubscriberId, Topics,
+};
 
-/// The subscriber that a publication does not reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exclusion {
-    None,
-    /// The connection that publishes.
-    Publisher,
-    Subscriber(SubscriberId),
-}
-
-impl From<Option<SubscriberId>> for Exclusion {
-    fn from(except: Option<SubscriberId>) -> Self {
-        except.map_or(Self::None, Self::Subscriber)
-    }
-}
-
-/// The origin of a publication: a connection or a request. Names of topics were checked, and are no patterns. Each method
-/// returns the number of subscribers that it reaches.
+/// The origin of a publication: a connection, a request on a worker, or any thread.
 pub(crate) trait TopicPublisher {
-    /// Publishes to all subscribers but one, if any.
-    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize;
-
-    /// Publishes to all subscribers but one, if any; the message is made from its position if the topic has a history.
-    fn publish_with(
+    /// Publishes a message, which is made from its position if the topic has a history. The topic's name was checked, and is
+    /// no pattern. Returns the number of subscribers that it reaches.
+    fn publish(
         &mut self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
-    ) -> usize;
-
-    /// Publishes a version, or with version 0 a message between two versions, to all subscribers but one.
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> usize;
 
     /// The publisher as a subscriber, if it is a connection.
@@ -47,112 +22,56 @@ pub(crate) trait TopicPublisher {
         None
     }
 
-    /// A publisher for messages with a known position.
-    fn publisher(&self) -> Publisher;
+    /// Sets the position of the last message of a topic ([`Publisher::advance_to`]).
+    fn advance_to(&self, topic: &str, position: Position);
 }
 
 impl TopicPublisher for Context<'_> {
-    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
-        match exclusion {
-            Exclusion::None => Context::publish(self, topic, message).unwrap_or(0),
-            Exclusion::Publisher => self.publish_to_others(topic, message).unwrap_or(0),
-            Exclusion::Subscriber(except) => reached(self.publisher().publish_except(topic, message, except)),
-        }
-    }
-
-    fn publish_with(
+    fn publish(
         &mut self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> usize {
-        match except {
-            Some(_) => reached(self.publisher().publish_with_except(topic, make, except)),
-            None => Context::publish_with(self, topic, make).unwrap_or(0),
-        }
-    }
-
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Context::publish_version(self, topic, message, version, except).unwrap_or(0)
+        self.publish_with(topic, make, options).unwrap_or(0)
     }
 
     fn subscriber_id(&self) -> Option<SubscriberId> {
         Some(Context::subscriber_id(self))
     }
 
-    fn publisher(&self) -> Publisher {
-        self.topics().publisher()
+    fn advance_to(&self, topic: &str, position: Position) {
+        let _ = self.topics().publisher().advance_to(topic, position);
     }
 }
 
 impl TopicPublisher for Topics {
-    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
-        let sent = match exclusion {
-            Exclusion::Subscriber(except) => self.publish_except(topic, message, except),
-            Exclusion::None | Exclusion::Publisher => Self::publish(self, topic, message, None),
-        };
-        sent.unwrap_or(0)
-    }
-
-    fn publish_with(
+    fn publish(
         &mut self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> usize {
-        Self::publish_with(self, topic, make, except).unwrap_or(0)
+        self.publish_with(topic, make, options).unwrap_or(0)
     }
 
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        Self::publish_version(self, topic, message, version, except).unwrap_or(0)
-    }
-
-    fn publisher(&self) -> Publisher {
-        Self::publisher(self)
+    fn advance_to(&self, topic: &str, position: Position) {
+        let _ = self.publisher().advance_to(topic, position);
     }
 }
 
 impl TopicPublisher for Publisher {
-    fn publish(&mut self, topic: &str, message: &Prepared, exclusion: Exclusion) -> usize {
-        reached(match exclusion {
-            Exclusion::Subscriber(except) => self.publish_except(topic, message, except),
-            Exclusion::None | Exclusion::Publisher => Self::publish(self, topic, message),
-        })
-    }
-
-    fn publish_with(
+    fn publish(
         &mut self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> usize {
-        reached(Self::publish_with_except(self, topic, make, except))
+        reached(self.publish_with(topic, make, options))
     }
 
-    fn publish_version(
-        &mut self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        reached(Self::publish_version(self, topic, message, version, except))
-    }
-
-    fn publisher(&self) -> Publisher {
-        self.clone()
+    fn advance_to(&self, topic: &str, position: Position) {
+        let _ = Self::advance_to(self, topic, position);
     }
 }
 
@@ -160,7 +79,7 @@ impl TopicPublisher for Publisher {
 static UNDELIVERED_LINES: LogLimit = LogLimit::new();
 
 /// The number of subscribers that a publication has reached; reports the others.
-pub(super) fn reached(result: Result<usize, PublishError>) -> usize {
+fn reached(result: Result<usize, PublishError>) -> usize {
     result.unwrap_or_else(|error| match error {
         PublishError::Undelivered(undelivered) => {
             if let Some(omitted) = UNDELIVERED_LINES.permit(Instant::now()) {

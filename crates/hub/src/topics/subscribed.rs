@@ -1,9 +1,10 @@
 //! The number of topics and patterns with subscribers.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use sinews_server::SubscriptionObserver;
 
@@ -59,7 +60,7 @@ impl SubscribedTopics {
     }
 
     fn lock(&self) -> MutexGuard<'_, SubscribedForms> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

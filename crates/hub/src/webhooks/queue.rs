@@ -1,8 +1,9 @@
 //! The queue of a webhook: bounded, and independent of the deliveries.
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
@@ -84,11 +85,11 @@ impl WebhookQueue {
     }
 
     pub(super) fn target(&self) -> Arc<WebhookTarget> {
-        Arc::clone(&self.target.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.target.read())
     }
 
     pub(super) fn set_target(&self, target: WebhookTarget) {
-        *self.target.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(target);
+        *self.target.write() = Arc::new(target);
         self.changed.notify_one();
     }
 
@@ -210,7 +211,7 @@ impl WebhookQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

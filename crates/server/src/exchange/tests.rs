@@ -1,8 +1,9 @@
 //! Exchanges without HTTP/1.1: a made-up framing carries several at once on one connection, as HTTP/2 does.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -193,7 +194,7 @@ fn router(wakers: &Arc<Mutex<Vec<Waker>>>) -> Router {
                 if std::mem::replace(&mut is_listed, true) {
                     return Poll::Ready(Response::text(request.param("name").unwrap().into_owned()));
                 }
-                wakers.lock().unwrap().push(cx.waker().clone());
+                wakers.lock().push(cx.waker().clone());
                 Poll::Pending
             }))
         })
@@ -213,8 +214,8 @@ fn exchanges_of_one_connection_interleave() {
     framing.receive(13, "GET", "/none", Some(b""));
     framing.receive(15, "PUT", "/fixed", Some(b""));
     framing.receive_body(1, b"body");
-    assert_eq!(wakers.lock().unwrap().len(), 1);
-    wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+    assert_eq!(wakers.lock().len(), 1);
+    wakers.lock().drain(..).for_each(Waker::wake);
     framing.poll();
     assert_eq!(
         framing.answers(),
@@ -246,7 +247,7 @@ fn after_hooks_see_each_answer_with_its_request() {
     framing.receive(3, "GET", "/later/bob", Some(b""));
     framing.receive(5, "GET", "/fixed", Some(b""));
     framing.receive_body(1, b"");
-    wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+    wakers.lock().drain(..).for_each(Waker::wake);
     framing.poll();
     assert_eq!(
         framing.answers(),

@@ -1,10 +1,11 @@
 //! Cache of files: small files in memory, large files open.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -220,7 +221,7 @@ impl FileStore {
 
     /// Locks the cache. No code panics under this lock.
     fn lock(&self) -> MutexGuard<'_, FileCache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cache.lock()
     }
 
     #[cfg(test)]

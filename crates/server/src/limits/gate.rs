@@ -1,10 +1,11 @@
 //! Admission of connections and handshakes.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::{Limits, WhenFull};
@@ -91,7 +92,7 @@ impl Gate {
 
     fn admit_client(&self, address: IpAddr) -> Result<(), Limit> {
         let Some(max) = self.connection_limit(address) else { return Ok(()) };
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let count = clients.entry(ClientKey::new(address)).or_default();
         if *count >= max {
             return Err(Limit::Address);
@@ -106,7 +107,7 @@ impl Gate {
             return Err(limit);
         }
         let Some(max) = self.connection_limit(address) else { return Ok(()) };
-        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = self.clients.lock();
         let open = clients.get(&ClientKey::new(address)).copied().unwrap_or(0);
         if open < max { Ok(()) } else { Err(Limit::Address) }
     }
@@ -123,7 +124,7 @@ impl Gate {
         if self.connection_limit(address).is_none() {
             return;
         }
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if let Entry::Occupied(mut client) = clients.entry(ClientKey::new(address)) {
             *client.get_mut() -= 1;
             if *client.get() == 0 {
@@ -240,7 +241,7 @@ mod tests {
                 gate.release(address);
             }
         }
-        assert!(gate.clients.lock().unwrap().is_empty(), "closed connections leave no entry");
+        assert!(gate.clients.lock().is_empty(), "closed connections leave no entry");
         assert_eq!(gate.connections.load(Ordering::Relaxed), 0);
     }
 
@@ -251,7 +252,7 @@ mod tests {
             assert_eq!((gate.admit(address), gate.admit(address)), (Ok(()), Ok(())));
             gate.release(address);
         }
-        assert!(gate.clients.lock().unwrap().is_empty());
+        assert!(gate.clients.lock().is_empty());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Certificate selection by the server name of the client (SNI).
 
+use parking_lot::RwLock;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
@@ -114,7 +115,7 @@ impl TlsConfig {
     /// [`InvalidTls`] without certificates; the previous ones stay in use.
     pub fn replace(&self, certificates: Certificates) -> Result<(), InvalidTls> {
         let certificates = some(certificates)?;
-        *self.resolver.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
+        *self.resolver.0.write() = certificates;
         Ok(())
     }
 
@@ -141,7 +142,7 @@ struct Resolver(RwLock<Certificates>);
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).find(hello.server_name())
+        self.0.read().find(hello.server_name())
     }
 }
 

@@ -2,9 +2,10 @@
 
 #![allow(clippy::mutable_key_type, reason = "the name of an entry, its key, does not change")]
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::config::TopicConfig;
@@ -120,7 +121,7 @@ impl Directory {
     }
 
     fn subscribe_pattern(&self, pattern: &str, shard: usize) -> Result<Arc<TopicEntry>, InvalidTopic> {
-        let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
+        let mut patterns = self.patterns.write();
         if let Some(entry) = patterns.get(pattern) {
             entry.set_subscribers(shard, 1);
             return Ok(entry.clone());
@@ -177,7 +178,7 @@ impl Directory {
         if name::watched_topic(name).is_some() {
             return Box::default();
         }
-        let patterns = self.patterns.read().unwrap_or_else(PoisonError::into_inner);
+        let patterns = self.patterns.read();
         let mut found = Vec::new();
         patterns.find(name, &mut |entry: &Arc<TopicEntry>| found.push(entry.clone()));
         found.into_boxed_slice()
@@ -191,7 +192,7 @@ impl Directory {
     }
 
     pub(super) fn has_patterns(&self) -> bool {
-        self.generation() > 0 && !self.patterns.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+        self.generation() > 0 && !self.patterns.read().is_empty()
     }
 
     /// Removes a topic or pattern without subscribers, unless it has retained messages.
@@ -243,7 +244,7 @@ impl Directory {
     }
 
     fn release_pattern(&self, entry: &Arc<TopicEntry>) {
-        let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
+        let mut patterns = self.patterns.write();
         let is_listed = patterns.get(&entry.name).is_some_and(|listed| Arc::ptr_eq(listed, entry));
         if is_listed && entry.has_no_subscribers() {
             patterns.remove(&entry.name);
@@ -261,7 +262,7 @@ impl Directory {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, HashSet<NamedEntry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock()
     }
 }
 

@@ -114,6 +114,13 @@ impl TopicEntry {
     }
 }
 
+/// The subscriptions that a publication reaches, and those that it does not, since their thread's mailbox is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    pub(crate) reached: usize,
+    pub(crate) lost: usize,
+}
+
 /// Recipients of a publication: the subscribers of a topic by name, and by matching patterns.
 #[derive(Clone, Copy)]
 pub(crate) struct Recipients<'a> {
@@ -129,16 +136,16 @@ impl Recipients<'_> {
         entries.map(|entry| entry.subscribers_on(shard)).sum()
     }
 
-    /// Publishes to the threads with subscribers, except one thread, and except a connection. Returns how many
-    /// subscriptions are reached, and how many are not, since their thread's mailbox is full.
+    /// Posts to the threads with subscribers, except one thread, and except a connection.
     pub(crate) fn post(
         &self,
-        (message, version): (&Prepared, u64),
+        message: &Prepared,
+        version: u64,
         posts: &[Post<Mail>],
         except_thread: Option<usize>,
         except: Option<SubscriberId>,
-    ) -> (usize, usize) {
-        let (mut reached, mut lost) = (0, 0);
+    ) -> Reach {
+        let mut counts = Reach::default();
         for (shard, post) in posts.iter().enumerate() {
             if Some(shard) == except_thread {
                 continue;
@@ -148,11 +155,11 @@ impl Recipients<'_> {
                 continue;
             }
             let except = except.and_then(|except| except.on_thread(shard));
-            match post.send(Mail::publish(self.name, (message, version), except)) {
-                Ok(()) => reached += count,
-                Err(_) => lost += count,
+            match post.send(Mail::publication(self.name, message, version, except)) {
+                Ok(()) => counts.reached += count,
+                Err(_) => counts.lost += count,
             }
         }
-        (reached, lost)
+        counts
     }
 }

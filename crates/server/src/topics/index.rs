@@ -1,8 +1,9 @@
 //! Names of topics in order, for lists.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::directory::Directory;
 use super::entry::{NamedEntry, TopicEntry};
@@ -51,7 +52,7 @@ impl NameIndex {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<NamedEntry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -72,13 +73,13 @@ impl Publisher {
     /// one list is `after` of the next. Takes time in proportion to the list, whatever the number of topics.
     ///
     /// ```
-    /// use sinews_server::{HistoryPolicy, Prepared, Router, Server, TopicRule};
+    /// use sinews_server::{HistoryPolicy, Prepared, PublishOptions, Router, Server, TopicRule};
     ///
     /// let rule = TopicRule::new("news.>").with_history(HistoryPolicy::new(10));
     /// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).topic_rule(rule).bind()?;
     /// let publisher = server.publisher();
     /// for topic in ["news.b", "news.a"] {
-    ///     publisher.publish(topic, &Prepared::text("retained"))?;
+    ///     publisher.publish(topic, &Prepared::text("retained"), PublishOptions::new())?;
     /// }
     /// assert_eq!(&*publisher.topics("news.", None, 1)[0].name, "news.a");
     /// assert_eq!(&*publisher.topics("news.", Some("news.a"), 10)[0].name, "news.b");

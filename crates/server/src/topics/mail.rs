@@ -52,12 +52,13 @@ pub(crate) struct MailedDatagram {
 }
 
 impl Mail {
-    pub(crate) fn publish(
+    pub(crate) fn publication(
         topic: &Arc<str>,
-        (message, version): (&Prepared, u64),
+        message: &Prepared,
+        version: u64,
         except: Option<ConnId>,
     ) -> Self {
-        let (topic, message) = (topic.clone(), message.clone());
+        let (topic, message) = (Arc::clone(topic), message.clone());
         Self::Publish(MailedPublication { topic, message, position: None, except, version })
     }
 }

@@ -50,7 +50,7 @@ impl ObserverSlot {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::topics::{Directory, HistoryPolicy, TopicRule, TopicRules};
@@ -60,11 +60,11 @@ mod tests {
 
     impl SubscriptionObserver for Recorded {
         fn subscribed(&self, name: &Arc<str>) {
-            self.0.lock().unwrap().push(format!("+{name}"));
+            self.0.lock().push(format!("+{name}"));
         }
 
         fn unsubscribed(&self, name: &Arc<str>) {
-            self.0.lock().unwrap().push(format!("-{name}"));
+            self.0.lock().push(format!("-{name}"));
         }
     }
 
@@ -82,6 +82,6 @@ mod tests {
             }
         }
         let expected = ["+a", "+a", "-a", "+b.*", "-b.*", "+kept", "+kept", "-kept"];
-        assert_eq!(*recorded.0.lock().unwrap(), expected, "also of a topic that is retained");
+        assert_eq!(*recorded.0.lock(), expected, "also of a topic that is retained");
     }
 }

@@ -5,10 +5,12 @@ use std::time::Instant;
 use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
-use super::entry::Recipients;
+use super::entry::{Reach, Recipients};
+use super::history::append::EpochMismatch;
 use super::history::policy::Position;
 use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
+use super::publish_options::{Placement, PublishOptions};
 use super::registry::{Publication, Topics};
 use super::subscriber_id::SubscriberId;
 use crate::log_limit::LogLimit;
@@ -18,10 +20,25 @@ use crate::topics::mail::{Mail, MailedPublication};
 static LOST_LINES: LogLimit = LogLimit::new();
 
 impl Topics {
-    /// Publishes a message built from its position in the topic, if the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)), so that
-    /// the message can contain the position. Otherwise as [`publish`](Self::publish). The topic is locked while the
-    /// message is built: the callback must not publish. The exception is a connection of any thread; a replay of the history
-    /// includes the message for every subscriber.
+    /// Publishes a message to the subscribers of a topic on every thread. Messages of this thread keep their order, with an
+    /// exception and without. Returns the number of matching subscriptions; those of an exception on another thread count.
+    /// A connection with overlapping subscriptions counts once for each, and gets the message once.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: the name cannot be published to.
+    pub fn publish(
+        &mut self,
+        name: &str,
+        message: &Prepared,
+        options: PublishOptions,
+    ) -> Result<usize, InvalidTopic> {
+        self.publish_with(name, |_| message.clone(), options)
+    }
+
+    /// Publishes a message built from its position in the topic, so that the message can contain the position: `None` in a
+    /// topic without history ([`HistoryPolicy`](crate::HistoryPolicy)). The topic is locked while the message is built: the
+    /// callback must not publish. It is not called if no history retains the message and nobody is subscribed. Otherwise as
+    /// [`publish`](Self::publish).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -29,25 +46,10 @@ impl Topics {
         &mut self,
         name: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> Result<usize, InvalidTopic> {
         let topic = self.resolve(name)?;
-        Ok(self.publish_resolved_with(topic, name, make, except))
-    }
-
-    pub(crate) fn publish_resolved_with(
-        &mut self,
-        topic: Option<usize>,
-        name: &str,
-        make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
-    ) -> usize {
-        if self.has_history(topic, name) {
-            return self
-                .publish_with_history(topic, name, |position| make(Some(position)), except)
-                .unwrap_or(0);
-        }
-        self.publish_resolved(topic, name, &make(None), except)
+        Ok(self.publish_resolved(topic, name, make, options))
     }
 
     /// Returns whether a topic has history.
@@ -58,66 +60,6 @@ impl Topics {
                 Some(topic) => topic.entry.history().is_some(),
                 None => self.directory.rules.history(name).is_some(),
             }
-    }
-
-    /// Publishes to every subscriber on every thread, except one of this thread. Returns the number of matching
-    /// subscriptions. A connection with overlapping subscriptions counts once for each, and gets the message once.
-    ///
-    /// # Errors
-    /// [`InvalidTopic`]: the name cannot be published to.
-    pub fn publish(
-        &mut self,
-        name: &str,
-        message: &Prepared,
-        except: Option<ConnId>,
-    ) -> Result<usize, InvalidTopic> {
-        let topic = self.resolve(name)?;
-        let except = except.map(|conn| self.subscriber_id(conn));
-        Ok(self.publish_resolved(topic, name, message, except))
-    }
-
-    /// Publishes to every subscriber on every thread, except a connection of any thread: for example the connection
-    /// whose request led to the message. Messages of this thread keep their order, with an exception and without. Returns
-    /// the number of matching subscriptions; those of an exception on another thread count.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_except(
-        &mut self,
-        name: &str,
-        message: &Prepared,
-        except: SubscriberId,
-    ) -> Result<usize, InvalidTopic> {
-        let topic = self.resolve(name)?;
-        Ok(self.publish_resolved(topic, name, message, Some(except)))
-    }
-
-    /// Publishes a version of a topic without history, as [`Publisher::publish_version`](crate::Publisher::publish_version)
-    /// does: subscribers of all threads, this one included, receive all versions in the order of these calls.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_version(
-        &mut self,
-        name: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, InvalidTopic> {
-        let topic = self.resolve(name)?;
-        if self.has_history(topic, name) {
-            return Ok(self.publish_resolved(topic, name, message, except));
-        }
-        self.counters.published += 1;
-        let exact = self.directory.find(name);
-        let route = topic.and_then(|topic| self.topics[topic].route());
-        let patterns = route.map_or(&[][..], |route| &route.all);
-        let name = exact.as_ref().map_or_else(|| name.into(), |entry| entry.name.clone());
-        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns };
-        let (reached, lost) = self.post(recipients, (message, version), None, except);
-        self.counters.lost += lost as u64;
-        self.note_mailed();
-        Ok(reached.saturating_sub(self.own_subscriptions(topic, except)))
     }
 
     /// Counts a publication that this thread has put into its own mailbox.
@@ -137,24 +79,64 @@ impl Topics {
         &mut self,
         topic: Option<usize>,
         name: &str,
+        make: impl FnOnce(Option<Position>) -> Prepared,
+        options: PublishOptions,
+    ) -> usize {
+        let PublishOptions { except, placement } = options;
+        match placement {
+            Placement::Append | Placement::Version(_) if self.has_history(topic, name) => {
+                self.append(topic, name, |position| make(Some(position)), except)
+            }
+            Placement::At(position) => {
+                let message = make(Some(position));
+                self.append_at(topic, name, position, &message, except)
+                    .unwrap_or_else(|EpochMismatch| self.post_to_all(topic, name, &message, 0, except))
+            }
+            Placement::Version(version) => self.post_to_all(topic, name, &make(None), version, except),
+            Placement::Append | Placement::Unretained => self.queue(topic, name, || make(None), except),
+        }
+    }
+
+    /// Posts a message to all threads with subscribers, this one included, past the history.
+    fn post_to_all(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
         message: &Prepared,
+        version: u64,
         except: Option<SubscriberId>,
     ) -> usize {
-        if self.has_history(topic, name)
-            && let Some(reached) = self.publish_with_history(topic, name, |_| message.clone(), except)
-        {
-            return reached;
-        }
+        self.counters.published += 1;
+        let exact = self.directory.find(name);
+        let route = topic.and_then(|topic| self.topics[topic].route());
+        let patterns = route.map_or(&[][..], |route| &route.all);
+        let name = exact.as_ref().map_or_else(|| name.into(), |entry| entry.name.clone());
+        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns };
+        let Reach { reached, lost } = self.post(recipients, message, version, None, except);
+        self.counters.lost += lost as u64;
+        self.note_mailed();
+        reached.saturating_sub(self.own_subscriptions(topic, except))
+    }
+
+    /// Queues a message for the subscribers of this thread, and posts it to the other threads.
+    fn queue(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        make: impl FnOnce() -> Prepared,
+        except: Option<SubscriberId>,
+    ) -> usize {
         self.counters.published += 1;
         let Some(local) = topic else {
             let Some(entry) = self.directory.find(name) else { return 0 };
             self.published = true;
             let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns: &[] };
-            let (reached, lost) = self.post(recipients, (message, 0), Some(self.shard), except);
+            let Reach { reached, lost } = self.post(recipients, &make(), 0, Some(self.shard), except);
             self.counters.lost += lost as u64;
             return reached;
         };
         self.published = true;
+        let message = make();
         let found = &self.topics[local];
         let elsewhere;
         let exact = if found.subscribers.is_empty() {
@@ -166,20 +148,20 @@ impl Topics {
         };
         let patterns = found.route().map_or(&[][..], |route| &route.all);
         let recipients = Recipients { name: &found.entry.name, exact, patterns };
-        let (mut reached, lost) = self.post(recipients, (message, 0), Some(self.shard), except);
+        let Reach { mut reached, lost } = self.post(recipients, &message, 0, Some(self.shard), except);
         reached += found.subscribers.len();
         reached +=
             self.local(local).iter().map(|pattern| self.topics[*pattern].subscribers.len()).sum::<usize>();
         reached -= self.own_subscriptions(topic, except);
         let except = except.and_then(|except| except.on_thread(self.shard));
         self.counters.lost += lost as u64;
-        self.push(Publication { topic: local, message: message.clone(), except, sequence: 0 });
+        self.push(Publication { topic: local, message, except, sequence: 0 });
         reached
     }
 
     /// Publishes a message to an internal topic of presence: to the watchers of an earlier version than this one, or to
     /// all with version 0.
-    pub(super) fn publish_presence_message(&mut self, name: &str, message: &Prepared, version: u64) {
+    pub(super) fn queue_presence_message(&mut self, name: &str, message: &Prepared, version: u64) {
         self.counters.published += 1;
         self.published = true;
         let Some(entry) = self.directory.find(name) else { return };
@@ -217,26 +199,27 @@ impl Topics {
     fn post(
         &self,
         recipients: Recipients<'_>,
-        versioned: (&Prepared, u64),
+        message: &Prepared,
+        version: u64,
         except_thread: Option<usize>,
         except: Option<SubscriberId>,
-    ) -> (usize, usize) {
-        let (reached, lost) = recipients.post(versioned, &self.posts, except_thread, except);
-        if lost > 0
+    ) -> Reach {
+        let counts = recipients.post(message, version, &self.posts, except_thread, except);
+        if counts.lost > 0
             && let Some(omitted) = LOST_LINES.permit(Instant::now())
         {
             tracing::warn!(
                 topic = &**recipients.name,
-                subscribers = lost,
+                subscribers = counts.lost,
                 omitted,
                 "mailbox full: publication dropped for its subscribers"
             );
         }
-        (reached, lost)
+        counts
     }
 
     /// Queues a publication of another thread.
-    pub(crate) fn publish_local(&mut self, published: MailedPublication) {
+    pub(crate) fn queue_mailed(&mut self, published: MailedPublication) {
         let MailedPublication { topic, message, position, except, version } = published;
         // The publishing thread has checked the name.
         let Ok(Some(topic)) = self.resolve(&topic) else { return };

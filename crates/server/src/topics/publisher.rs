@@ -8,8 +8,8 @@ use sinews_engine::Post;
 use sinews_session::Prepared;
 
 use super::directory::Directory;
-use super::entry::Recipients;
-use super::history::append::PublishOrigin;
+use super::entry::{Reach, Recipients, TopicEntry};
+use super::history::append::{EpochMismatch, PublishOrigin};
 use super::history::policy::{Position, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
@@ -18,17 +18,18 @@ use super::keyed::write::{KeyError, KeyWrite, KeyWritten};
 use super::name::{self, InvalidTopic};
 use super::observer::SubscriptionObserver;
 use super::presence::member::PresenceSnapshot;
+use super::publish_options::{Placement, PublishOptions};
 use super::subscriber_id::SubscriberId;
 use crate::topics::mail::Mail;
 
 /// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
 ///
 /// ```
-/// use sinews_server::{Prepared, Router, Server};
+/// use sinews_server::{Prepared, PublishOptions, Router, Server};
 ///
 /// let server = Server::new(Router::new()).listen("127.0.0.1:0".parse()?).threads(1).bind()?;
 /// let publisher = server.publisher();
-/// assert_eq!(publisher.publish("news", &Prepared::text("no subscriber yet"))?, 0);
+/// assert_eq!(publisher.publish("news", &Prepared::text("no subscriber yet"), PublishOptions::new())?, 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -50,96 +51,23 @@ impl Publisher {
         &self.directory
     }
 
-    /// Publishes to every subscriber of a topic. A subscriber gets the messages of one calling thread in order.
-    /// Returns the number of subscribers. No backpressure applies except this result.
+    /// Publishes a message to the subscribers of a topic. A subscriber gets the messages of one calling thread in order.
+    /// Returns the number of subscriptions that it reaches. No backpressure applies except this result.
     ///
     /// # Errors
     /// [`PublishError`]: the name is invalid, the mailbox of a thread with subscribers is full, or the server has
     /// ended.
-    pub fn publish(&self, topic: &str, message: &Prepared) -> Result<usize, PublishError> {
-        if self.has_history(topic) {
-            return self.publish_with(topic, |_| message.clone());
-        }
-        self.publish_unretained(topic, message, None)
-    }
-
-    /// Publishes to every subscriber of a topic without history, except one: for example the connection whose request
-    /// led to the message. In a topic with history, the exception does not apply. Otherwise as
-    /// [`publish`](Self::publish).
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_except(
+    pub fn publish(
         &self,
         topic: &str,
         message: &Prepared,
-        except: SubscriberId,
+        options: PublishOptions,
     ) -> Result<usize, PublishError> {
-        if self.has_history(topic) {
-            return self.publish(topic, message);
-        }
-        self.publish_unretained(topic, message, Some(except))
-    }
-
-    /// Publishes past the history of a topic, to every subscriber but one: the message has no position, and later
-    /// subscribers do not receive it. Otherwise as [`publish`](Self::publish).
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_unretained(
-        &self,
-        topic: &str,
-        message: &Prepared,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, PublishError> {
-        name::check(topic)?;
-        self.publish_to_all(topic, message, 0, except)
-    }
-
-    /// Publishes a version of a topic without history to every subscriber, except those of this version or a later one
-    /// ([`Context::subscribe_after`](crate::Context::subscribe_after)), and except one. The versions of a topic must rise
-    /// from one publication to the next: a caller with several threads locks the topic. In a topic with history, the
-    /// version does not apply. Otherwise as [`publish`](Self::publish).
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_version(
-        &self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, PublishError> {
-        if self.has_history(topic) {
-            return self.publish(topic, message);
-        }
-        name::check(topic)?;
-        self.publish_to_all(topic, message, version, except)
-    }
-
-    fn has_history(&self, topic: &str) -> bool {
-        self.directory.rules.any_history() && self.directory.rules.history(topic).is_some()
-    }
-
-    fn publish_to_all(
-        &self,
-        topic: &str,
-        message: &Prepared,
-        version: u64,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, PublishError> {
-        let exact = self.directory.find(topic);
-        let patterns = self.directory.matching(topic);
-        if exact.is_none() && patterns.is_empty() {
-            return Ok(0);
-        }
-        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
-        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns: &patterns };
-        into_result(recipients.post((message, version), &self.posts, None, except))
+        self.publish_with(topic, |_| message.clone(), options)
     }
 
     /// Publishes a message built from its position in the topic
-    /// ([`Topics::publish_with`](crate::Topics::publish_with)).
+    /// ([`Topics::publish_with`](crate::Topics::publish_with)). Otherwise as [`publish`](Self::publish).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
@@ -147,68 +75,51 @@ impl Publisher {
         &self,
         topic: &str,
         make: impl FnOnce(Option<Position>) -> Prepared,
-    ) -> Result<usize, PublishError> {
-        self.publish_with_except(topic, make, None)
-    }
-
-    /// Publishes as [`publish_with`](Self::publish_with) does, except to one subscriber. A replay of the history includes the
-    /// message for every subscriber.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_with_except(
-        &self,
-        topic: &str,
-        make: impl FnOnce(Option<Position>) -> Prepared,
-        except: Option<SubscriberId>,
+        options: PublishOptions,
     ) -> Result<usize, PublishError> {
         name::check(topic)?;
-        if self.directory.rules.history(topic).is_none() {
-            return self.publish_to_all(topic, &make(None), 0, except);
-        }
-        let patterns = self.directory.matching(topic);
+        let PublishOptions { except, placement } = options;
+        let directory = &*self.directory;
+        let patterns = directory.matching(topic);
+        let has_history = || directory.rules.any_history() && directory.rules.history(topic).is_some();
         let from = PublishOrigin { posts: &self.posts, except };
-        let make = |position| make(Some(position));
-        into_result(self.directory.publish_with_history(topic, &patterns, make, from).unwrap_or_default())
-    }
-
-    /// Publishes a message of another server at its position in a topic that both servers retain
-    /// ([`restore`](Self::restore)). A message that is already retained is not published again; if earlier messages
-    /// are missing, the history restarts with this message. If the topic has no history here, or has messages of
-    /// another epoch, the position does not apply: subscribers get the message, and it is not retained.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_at(
-        &self,
-        topic: &str,
-        position: Position,
-        message: &Prepared,
-    ) -> Result<usize, PublishError> {
-        self.publish_at_except(topic, position, message, None)
-    }
-
-    /// Publishes as [`publish_at`](Self::publish_at) does, except to one subscriber. A replay of the history includes the
-    /// message for every subscriber.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn publish_at_except(
-        &self,
-        topic: &str,
-        position: Position,
-        message: &Prepared,
-        except: Option<SubscriberId>,
-    ) -> Result<usize, PublishError> {
-        name::check(topic)?;
-        let patterns = self.directory.matching(topic);
-        if self.directory.rules.history(topic).is_some() {
-            let from = PublishOrigin { posts: &self.posts, except };
-            if let Ok(done) = self.directory.publish_at(topic, &patterns, (position, message), from) {
-                return into_result(done);
+        match placement {
+            Placement::Append | Placement::Version(_) if has_history() => {
+                let make = |position| make(Some(position));
+                into_result(directory.append(topic, &patterns, make, from).unwrap_or_default())
+            }
+            Placement::At(position) => {
+                let message = make(Some(position));
+                let appended =
+                    has_history().then(|| directory.append_at(topic, &patterns, position, &message, from));
+                match appended {
+                    Some(Ok(counts)) => into_result(counts),
+                    Some(Err(EpochMismatch)) | None => self.post(topic, &patterns, || message, 0, except),
+                }
+            }
+            Placement::Version(version) => self.post(topic, &patterns, || make(None), version, except),
+            Placement::Append | Placement::Unretained => {
+                self.post(topic, &patterns, || make(None), 0, except)
             }
         }
-        self.publish_to_all(topic, message, 0, except)
+    }
+
+    /// Posts a message to all threads with subscribers, past the history.
+    fn post(
+        &self,
+        topic: &str,
+        patterns: &[Arc<TopicEntry>],
+        make: impl FnOnce() -> Prepared,
+        version: u64,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, PublishError> {
+        let exact = self.directory.find(topic);
+        if exact.is_none() && patterns.is_empty() {
+            return Ok(0);
+        }
+        let name = exact.as_ref().map_or_else(|| topic.into(), |entry| entry.name.clone());
+        let recipients = Recipients { name: &name, exact: exact.as_deref(), patterns };
+        into_result(recipients.post(&make(), version, &self.posts, None, except))
     }
 
     /// Sets the position of the last message of a topic with history, for callers that store earlier messages
@@ -341,14 +252,14 @@ impl Publisher {
     /// already. A topic without messages waits a minute for its subscribers.
     ///
     /// ```
-    /// use sinews_server::{HistoryPolicy, Prepared, Router, Server, TopicRule};
+    /// use sinews_server::{HistoryPolicy, Prepared, PublishOptions, Router, Server, TopicRule};
     ///
     /// let server = || {
     ///     let rule = TopicRule::new("news").with_history(HistoryPolicy::new(100));
     ///     Server::new(Router::new()).listen(([127, 0, 0, 1], 0).into()).threads(1).topic_rule(rule).bind()
     /// };
     /// let (first, second) = (server()?.publisher(), server()?.publisher());
-    /// first.publish("news", &Prepared::text("something has happened"))?;
+    /// first.publish("news", &Prepared::text("something has happened"), PublishOptions::new())?;
     /// for topic in first.histories() {
     ///     assert!(second.restore(topic)?);
     /// }
@@ -390,7 +301,8 @@ impl Publisher {
     }
 }
 
-fn into_result((reached, lost): (usize, usize)) -> Result<usize, PublishError> {
+fn into_result(counts: Reach) -> Result<usize, PublishError> {
+    let Reach { reached, lost } = counts;
     if lost == 0 { Ok(reached) } else { Err(Undelivered { reached, lost }.into()) }
 }
 

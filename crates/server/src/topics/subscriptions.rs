@@ -182,7 +182,7 @@ mod tests {
         let receivers = |topics: &mut Topics, version| {
             let (topic, message) = ("t".into(), Prepared::text("m"));
             let published = MailedPublication { topic, message, position: None, except: None, version };
-            topics.publish_local(published);
+            topics.queue_mailed(published);
             let (publication, subscribers) = topics.next_publication().unwrap();
             topics.finish_delivery(&publication);
             let receivers = subscribers.clone();

@@ -281,7 +281,7 @@ impl App for Worker {
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Mail>) {
         for mail in mail.drain(..) {
             match mail {
-                Mail::Publish(published) => self.shared.services.topics.publish_local(published),
+                Mail::Publish(published) => self.shared.services.topics.queue_mailed(published),
                 Mail::Keyed(topic) => self.shared.services.topics.keyed_notified(&topic, io.now()),
                 Mail::Presence { topic, due } => self.shared.services.topics.schedule_presence(topic, due),
                 Mail::Shed => self.shed(io),

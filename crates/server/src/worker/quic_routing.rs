@@ -7,12 +7,13 @@
 //!    │ ─────── datagrams of others, new clients ────▶│   once it has handed over
 //! ```
 
+use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use sinews_engine::Post;
@@ -122,7 +123,7 @@ impl QuicRouting {
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
         for link in [&self.predecessor, &self.successor] {
-            link.lock().unwrap_or_else(PoisonError::into_inner).take();
+            link.lock().take();
         }
     }
 
@@ -180,7 +181,7 @@ impl QuicRouting {
         let (own, other) = ProcessLink::pair()?;
         own.send_greeting(self.routes.key(), self.generation)?;
         let own = Arc::new(own);
-        *self.successor.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&own));
+        *self.successor.lock() = Some(Arc::clone(&own));
         self.start_receiver(own, Origin::Successor, posts)?;
         Ok(other)
     }
@@ -259,7 +260,7 @@ enum Found {
 
 /// Returns the link of a process, and closes that of one that has ended.
 fn live(link: &Mutex<Option<Arc<ProcessLink>>>) -> Option<Arc<ProcessLink>> {
-    let mut link = link.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut link = link.lock();
     link.take_if(|link| link.is_gone());
     link.clone()
 }

@@ -1,10 +1,11 @@
 //! Tests of a worker, turn by turn. The clients live in the same thread, so that their writes are in the kernel by the
 //! next turn.
 
+use parking_lot::Mutex;
 use std::future;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use crate::limits::Gate;
 use crate::pool::BlockingPool;
 use crate::tasks::Tasks;
 use crate::topics::mail::Stop;
-use crate::topics::{Directory, TopicRules, Topics};
+use crate::topics::{Directory, PublishOptions, TopicRules, Topics};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
 /// Publishes each message, to another topic if it begins with `=`; `-` ends the subscription, `+` adds the other
@@ -49,15 +50,17 @@ impl Handler for ChatMember {
         } else if &payload[..] == b"?" {
             let _ = cx.send_text("answer").unwrap();
         } else if payload.starts_with(b"=") {
-            cx.publish("other", &Prepared::new(payload.kind(), payload.detach())).unwrap();
+            cx.publish("other", &Prepared::new(payload.kind(), payload.detach()), PublishOptions::new())
+                .unwrap();
         } else if payload.starts_with(b"#") {
             let version = std::str::from_utf8(&payload[1..]).unwrap().parse().unwrap();
             let message = Prepared::new(payload.kind(), payload.detach());
-            cx.publish_version("all", &message, version, None).unwrap();
+            cx.publish("all", &message, PublishOptions::new().version(version)).unwrap();
         } else {
             let is_first = &payload[..] == b"!";
-            cx.publish("all", &Prepared::new(payload.kind(), payload.detach())).unwrap();
-            for (mut stream, input) in self.meanwhile.lock().unwrap().drain(..).filter(|_| is_first) {
+            cx.publish("all", &Prepared::new(payload.kind(), payload.detach()), PublishOptions::new())
+                .unwrap();
+            for (mut stream, input) in self.meanwhile.lock().drain(..).filter(|_| is_first) {
                 stream.write_all(&input).unwrap();
                 if input.is_empty() {
                     stream.shutdown(Shutdown::Both).unwrap();
@@ -97,7 +100,7 @@ impl TestServer {
                     if std::mem::replace(&mut is_listed, true) {
                         return Poll::Ready(Response::new(204));
                     }
-                    waiting.lock().unwrap().push(cx.waker().clone());
+                    waiting.lock().push(cx.waker().clone());
                     Poll::Pending
                 }))
             })
@@ -107,7 +110,7 @@ impl TestServer {
             .websocket("/idle", member(false).with_config(idle()))
             .post("/", |request| {
                 let message = Prepared::text(String::from_utf8_lossy(request.body()));
-                request.topics().publish("all", &message, None).unwrap();
+                request.topics().publish("all", &message, PublishOptions::new()).unwrap();
                 Response::new(204)
             });
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), &ListenOptions::default()).unwrap();
@@ -219,7 +222,7 @@ impl TestClient {
     /// Sends a text while `!` is published.
     fn send_meanwhile(&self, host: &TestServer, text: &str) {
         let input = Frame::text(text).encode(Role::Client);
-        host.meanwhile.lock().unwrap().push((self.stream.try_clone().unwrap(), input));
+        host.meanwhile.lock().push((self.stream.try_clone().unwrap(), input));
     }
 
     fn send_texts(&mut self, texts: impl IntoIterator<Item = String>) {
@@ -290,8 +293,8 @@ fn wakeups_are_processed_in_batches_per_turn() {
             client
         })
         .collect();
-    host.turn_until(|host| host.wakers.lock().unwrap().len() == CLIENTS);
-    std::mem::take(&mut *host.wakers.lock().unwrap()).into_iter().for_each(Waker::wake);
+    host.turn_until(|host| host.wakers.lock().len() == CLIENTS);
+    std::mem::take(&mut *host.wakers.lock()).into_iter().for_each(Waker::wake);
     let sends: Vec<u64> = (0..4).map(|_| host.turn()).collect();
     assert_eq!(sends, [16, 16, 8, 0]);
     let is_answered = |client: &mut TcpStream| {
@@ -421,7 +424,7 @@ fn subscribers_that_end_during_a_large_fan_out_change_nothing_for_others() {
         let reserved_opcode = vec![0x83, 0x80, 0, 0, 0, 0];
         for (number, input) in [(10, reserved_opcode), (11, Vec::new())] {
             let stream = subscribers[number].stream.try_clone().unwrap();
-            host.meanwhile.lock().unwrap().push((stream, input));
+            host.meanwhile.lock().push((stream, input));
         }
         first.send_texts(["!".to_owned(), "second".to_owned()]);
         host.turn_until(|_| subscribers[..10].iter_mut().map(TestClient::receive_texts).min() == Some(2));
@@ -620,7 +623,7 @@ fn connections_accepted_before_a_handover_are_answered_once_however_late() {
     let answered = |host: &mut TestServer, client: &mut TcpStream| {
         let mut answer = Vec::new();
         host.turn_until(|host| {
-            host.wakers.lock().unwrap().drain(..).for_each(Waker::wake);
+            host.wakers.lock().drain(..).for_each(Waker::wake);
             read(client, &mut answer);
             answer.ends_with(b"\r\n\r\n")
         });

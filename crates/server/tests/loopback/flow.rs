@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sinews_proto::Role;
-use sinews_server::{Config, Overflow, Prepared, Router, Sent};
+use sinews_server::{Config, Overflow, Prepared, PublishOptions, Router, Sent};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{HandlerEvent, PATIENCE, Running, for_slow_peers, get, routes, scripted};
@@ -122,9 +122,15 @@ fn flooded(overflow: Overflow) -> (Running, crate::support::Peer, usize) {
         HandlerEvent::Open => cx.subscribe("all").unwrap(),
         HandlerEvent::Message(..) => {
             for number in 0..COUNT {
-                cx.publish_to_others("all", &Prepared::binary(numbered(number))).unwrap();
+                cx.publish(
+                    "all",
+                    &Prepared::binary(numbered(number)),
+                    PublishOptions::new().except(cx.subscriber_id()),
+                )
+                .unwrap();
             }
-            cx.publish_to_others("all", &Prepared::text("end")).unwrap();
+            cx.publish("all", &Prepared::text("end"), PublishOptions::new().except(cx.subscriber_id()))
+                .unwrap();
         }
         _ => {}
     });

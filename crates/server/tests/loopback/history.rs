@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sinews_proto::Role;
 use sinews_server::{
-    Config, Context, DropReason, HistoryPolicy, InvalidTopic, Kind, Position, Prepared, Publisher,
-    ReplayFrom, Response, Router, Server, TopicConfig, TopicRule, WebSocketRoute,
+    Config, Context, DropReason, HistoryPolicy, InvalidTopic, Kind, Position, Prepared, PublishOptions,
+    Publisher, ReplayFrom, Response, Router, Server, TopicConfig, TopicRule, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -40,7 +40,7 @@ fn execute(text: &str, cx: &mut Context<'_>) -> String {
         }
         [count, "times"] => {
             for _ in 0..count.parse().unwrap() {
-                cx.publish_with("kept.a", numbered).unwrap();
+                cx.publish_with("kept.a", numbered, PublishOptions::new()).unwrap();
             }
             "published".to_owned()
         }
@@ -69,7 +69,9 @@ struct World {
 fn world_with(history: HistoryPolicy, config: Config, change: impl FnOnce(Server) -> Server) -> World {
     let (route, events) = member(config);
     let router = Router::new().websocket("/", route).post("/publish", |request| {
-        Response::text(request.topics().publish_with("kept.a", numbered, None).unwrap().to_string())
+        Response::text(
+            request.topics().publish_with("kept.a", numbered, PublishOptions::new()).unwrap().to_string(),
+        )
     });
     let router = router.post("/kept", |request| {
         let topics = request.topics();
@@ -110,7 +112,7 @@ impl Shared<'_> {
     fn publish(&self, times: u64) {
         for number in 0..times {
             if number % 2 == 0 {
-                self.publisher.publish_with("kept.a", numbered).unwrap();
+                self.publisher.publish_with("kept.a", numbered, PublishOptions::new()).unwrap();
             } else {
                 assert_eq!(self.server.connect().send(post("/publish", "")).answer().status, 200);
             }
@@ -232,8 +234,8 @@ fn topic_without_a_rule_has_no_history() {
                 assert_eq!(position, None);
                 Prepared::text("x")
             };
-            assert_eq!(cx.publish_with("other", message), Ok(0));
-            assert_eq!(cx.publish("kept.a", &Prepared::text("x")), Ok(0));
+            assert_eq!(cx.publish_with("other", message, PublishOptions::new()), Ok(0));
+            assert_eq!(cx.publish("kept.a", &Prepared::text("x"), PublishOptions::new()), Ok(0));
             assert!(cx.topics().history("other", ReplayFrom::Last(1)).is_empty());
             assert_eq!(cx.topics().position("kept.a").map(|position| position.sequence), Some(1));
             let _ = cx.send_text("done").unwrap();
@@ -310,8 +312,8 @@ fn publisher_gets_its_own_message_once_unless_excluded() {
         HandlerEvent::Message(_, payload) => {
             let message = Prepared::text(std::str::from_utf8(payload).unwrap());
             let reached = match payload.first() {
-                Some(b'+') => cx.publish("kept.a", &message),
-                _ => cx.publish_to_others("kept.a", &message),
+                Some(b'+') => cx.publish("kept.a", &message, PublishOptions::new()),
+                _ => cx.publish("kept.a", &message, PublishOptions::new().except(cx.subscriber_id())),
             };
             let _ = cx.send_text(&format!("to {}", reached.unwrap())).unwrap();
         }
@@ -360,7 +362,9 @@ fn excluded_subscriber_gets_no_message_beyond_a_full_mailbox() {
     stands.recv_timeout(Duration::from_secs(30)).unwrap();
     let except = ids.lock().unwrap()[0];
     for sequence in 1..=5 {
-        publisher.publish_with_except("kept.a", numbered, (sequence < 5).then_some(except)).unwrap();
+        publisher
+            .publish_with("kept.a", numbered, PublishOptions::new().except((sequence < 5).then_some(except)))
+            .unwrap();
     }
     go_on.send(()).unwrap();
     expect_all(&mut other, 1..=5);
@@ -416,7 +420,7 @@ fn slow_subscriber_is_told_of_messages_that_expired_before_delivery() {
     let world = world_with(history, for_slow_peers(), |server| server.topics(bytes).threads(1));
     let publish = |count| {
         for _ in 0..count {
-            world.publisher.publish_with("kept.a", large).unwrap();
+            world.publisher.publish_with("kept.a", large, PublishOptions::new()).unwrap();
         }
     };
     publish(200);
@@ -465,7 +469,10 @@ fn publication_of_another_server_is_delivered_at_its_position() {
     pattern.send(&Frame::text("kept.*")).expect(&Reply::text("subscribed"));
     let at = |sequence| {
         let position = Position { epoch: 77, sequence };
-        world.publisher.publish_at("kept.a", position, &numbered(Some(position))).unwrap();
+        world
+            .publisher
+            .publish("kept.a", &numbered(Some(position)), PublishOptions::new().at(position))
+            .unwrap();
     };
     (1..=5).for_each(at);
     at(4);

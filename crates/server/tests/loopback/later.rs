@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sinews_server::{Answer, BlockingConfig, OwnedRequest, Response, Router, Server};
+use sinews_server::{Answer, BlockingConfig, OwnedRequest, PublishOptions, Response, Router, Server};
 use sinews_testkit::{Frame, Reply, until_some};
 
 use crate::support::{Client, PATIENCE, Running, get, handshake, patient, post, routes, scripted};
@@ -276,7 +276,7 @@ fn later_answer_may_publish() {
         let (request, publisher) = (request.to_owned(), request.publisher());
         Answer::later(async move {
             let message = sinews_server::Prepared::binary(request.body().clone());
-            Response::text(format!("{:?}", publisher.publish("news", &message)))
+            Response::text(format!("{:?}", publisher.publish("news", &message, PublishOptions::new())))
         })
     });
     let server = Running::router(router);

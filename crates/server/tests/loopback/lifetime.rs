@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use sinews_proto::Role;
 use sinews_server::{
     Cause, CloseCode, Config, Context, Expired, Handler, InvalidTopic, Member, Misuse, Overflow, Payload,
-    PeerMisbehaved, PingRate, Prepared, Router, Server, SlowConsumer, TopicRule, Topics, WebSocketRoute,
+    PeerMisbehaved, PingRate, Prepared, PublishOptions, Router, Server, SlowConsumer, TopicRule, Topics,
+    WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -178,9 +179,9 @@ const DEEDS: [fn(&mut Context<'_>); 9] = [
     },
     |cx| {
         let _ = cx.subscribe("t");
-        cx.publish("t", &Prepared::text("deed")).unwrap();
+        cx.publish("t", &Prepared::text("deed"), PublishOptions::new()).unwrap();
         cx.unsubscribe("t");
-        cx.publish("t", &Prepared::text("deed")).unwrap();
+        cx.publish("t", &Prepared::text("deed"), PublishOptions::new()).unwrap();
     },
     |cx| {
         cx.unsubscribe("t");
@@ -189,26 +190,26 @@ const DEEDS: [fn(&mut Context<'_>); 9] = [
         let _ = cx.subscribe("t");
     },
     |cx| {
-        cx.publish("t", &Prepared::text("deed")).unwrap();
+        cx.publish("t", &Prepared::text("deed"), PublishOptions::new()).unwrap();
         let _ = cx.close(CloseCode::NORMAL, "");
         cx.unsubscribe("t");
-        cx.publish_to_others("t", &Prepared::text("deed")).unwrap();
+        cx.publish("t", &Prepared::text("deed"), PublishOptions::new().except(cx.subscriber_id())).unwrap();
     },
     |cx| {
         let _ = cx.subscribe("t");
         let _ = cx.close(CloseCode::NORMAL, "");
-        cx.publish("t", &Prepared::text("deed")).unwrap();
+        cx.publish("t", &Prepared::text("deed"), PublishOptions::new()).unwrap();
     },
     |cx| {
         for number in 0..50 {
             let _ = cx.subscribe(&format!("t{number}"));
-            cx.publish(&format!("t{number}"), &Prepared::text("deed")).unwrap();
+            cx.publish(&format!("t{number}"), &Prepared::text("deed"), PublishOptions::new()).unwrap();
         }
     },
     |cx| {
         let _ = cx.send_ping(b"deed");
         let _ = cx.send_text("deed");
-        cx.publish("t", &Prepared::binary(vec![0; 1_000])).unwrap();
+        cx.publish("t", &Prepared::binary(vec![0; 1_000]), PublishOptions::new()).unwrap();
     },
     |cx| {
         cx.join("t", Member::new("deed")).unwrap();
@@ -244,7 +245,7 @@ fn callbacks_may_close_subscribe_unsubscribe_and_publish() {
                     let _ = cx.send_binary(&[0; 100_000]);
                     // And for drops: one of these messages may be queued.
                     for _ in 0..3 {
-                        cx.publish("t", &Prepared::text("deed")).unwrap();
+                        cx.publish("t", &Prepared::text("deed"), PublishOptions::new()).unwrap();
                     }
                 }
             });

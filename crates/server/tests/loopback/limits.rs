@@ -1,7 +1,8 @@
 //! Limits: excess connections and messages are rejected with a status, counted, and affect no other client.
 
 use sinews_server::{
-    CloseCode, Config, Limit, Limits, Metrics, Monitor, Prepared, Publisher, Router, Server, WhenFull,
+    CloseCode, Config, Limit, Limits, Metrics, Monitor, Prepared, PublishOptions, Publisher, Router, Server,
+    WhenFull,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -278,8 +279,8 @@ fn subscribed(limits: Limits) -> (Running, Monitor, Publisher) {
     });
     let (publish, _events) = scripted(|event, cx| {
         if let HandlerEvent::Message(_, message) = event {
-            let _ = cx.publish("all", &Prepared::binary(message.clone()));
-            let _ = cx.publish("all", &Prepared::text("news"));
+            let _ = cx.publish("all", &Prepared::binary(message.clone()), PublishOptions::new());
+            let _ = cx.publish("all", &Prepared::text("news"), PublishOptions::new());
             let _ = cx.send_text("done").unwrap();
         }
     });
@@ -300,7 +301,7 @@ fn incomplete_message_stays_counted_while_the_server_sends() {
     let received = |metrics: &Metrics| metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>();
     wait_for(&monitor, |metrics| received(metrics) > 3 * MESSAGE as u64);
     for _ in 0..3 {
-        assert_eq!(publisher.publish("all", &Prepared::text("news")), Ok(1));
+        assert_eq!(publisher.publish("all", &Prepared::text("news"), PublishOptions::new()), Ok(1));
         peer.expect(&Reply::text("news"));
         let metrics = monitor.metrics();
         assert!(metrics.incomplete_bytes > 2 * MESSAGE as u64, "{metrics:?}");

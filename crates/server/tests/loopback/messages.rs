@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 
 use bytes::Bytes;
 use sinews_server::{
-    Config, Context, Handler, Kind, Limits, Listen, MessageRoute, Misuse, Payload, Prepared, Router, Server,
+    Config, Context, Handler, Kind, Limits, Listen, MessageRoute, Misuse, Payload, Prepared, PublishOptions,
+    Router, Server,
 };
 
 use crate::backend;
@@ -21,7 +22,9 @@ impl Handler for MessageHandler {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         assert_eq!(payload.kind(), Kind::Binary);
         match &*payload {
-            b"publish" => assert_eq!(cx.publish("all", &Prepared::text("news")), Ok(1)),
+            b"publish" => {
+                assert_eq!(cx.publish("all", &Prepared::text("news"), PublishOptions::new()), Ok(1))
+            }
             b"close" => cx.close(sinews_server::CloseCode::NORMAL, "enough").unwrap(),
             b"fragment" => {
                 assert_eq!(cx.send_fragment(Kind::Binary, b"a", false), Err(Misuse::Prefixed));

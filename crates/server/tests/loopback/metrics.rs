@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use sinews_server::{
-    ConnectionEnd, Context, Dropped, Handler, Metrics, Monitor, Overflow, Payload, Prepared, Router,
-    WebSocketEnd, WebSocketRoute,
+    ConnectionEnd, Context, Dropped, Handler, Metrics, Monitor, Overflow, Payload, Prepared, PublishOptions,
+    Router, WebSocketEnd, WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -19,7 +19,7 @@ impl Handler for Chat {
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        cx.publish("room", &Prepared::new(payload.kind(), payload.detach())).unwrap();
+        cx.publish("room", &Prepared::new(payload.kind(), payload.detach()), PublishOptions::new()).unwrap();
     }
 }
 

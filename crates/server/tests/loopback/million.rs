@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use sinews_server::{Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute};
+use sinews_server::{
+    Context, Handler, Payload, Prepared, PublishOptions, Response, Router, Server, WebSocketRoute,
+};
 
 use crate::backend;
 
@@ -57,7 +59,10 @@ fn router(patterns: usize) -> Router {
         for _ in 0..BURST {
             // All of them, in an order that defeats the cache.
             let number = at.fetch_add(7_919 * 1_009, Ordering::Relaxed) % (EACH * CONNECTIONS);
-            reached += request.topics().publish(&name(number), &message, None).expect("a sound name");
+            reached += request
+                .topics()
+                .publish(&name(number), &message, PublishOptions::new())
+                .expect("a sound name");
         }
         Response::text(reached.to_string())
     })

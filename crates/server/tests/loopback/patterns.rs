@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sinews_server::{InvalidTopic, Prepared, PublishError, Response, Router, Server, WebSocketRoute};
+use sinews_server::{
+    InvalidTopic, Prepared, PublishError, PublishOptions, Response, Router, Server, WebSocketRoute,
+};
 use sinews_testkit::{Frame, Reply};
 
 use crate::support::{HandlerEvent, Peer, Running, post, scripted};
@@ -20,9 +22,11 @@ fn member() -> WebSocketRoute {
         let answer = match command {
             "+" => cx.subscribe(name).map_or_else(|error| error.to_string(), |()| "subscribed".to_owned()),
             "-" => cx.unsubscribe(name).to_string(),
-            "=" => cx.publish(name, &message).map_or_else(|error| error.to_string(), |to| format!("to {to}")),
+            "=" => cx
+                .publish(name, &message, PublishOptions::new())
+                .map_or_else(|error| error.to_string(), |to| format!("to {to}")),
             _ => cx
-                .publish_to_others(name, &message)
+                .publish(name, &message, PublishOptions::new().except(cx.subscriber_id()))
                 .map_or_else(|error| error.to_string(), |to| format!("to {to}")),
         };
         let _ = cx.send_text(&answer).unwrap();
@@ -33,7 +37,7 @@ fn member() -> WebSocketRoute {
 fn routes() -> Router {
     Router::new().websocket("/", member()).post("/publish/{topic}", |request| {
         let topic = request.param("topic").unwrap_or_default();
-        match request.topics().publish(&topic, &Prepared::text(topic.as_ref()), None) {
+        match request.topics().publish(&topic, &Prepared::text(topic.as_ref()), PublishOptions::new()) {
             Ok(reached) => Response::text(reached.to_string()),
             Err(invalid) => Response::text(invalid.to_string()).with_status(400),
         }
@@ -141,7 +145,7 @@ fn patterns_apply_on_every_thread() {
     let mut peers: Vec<Peer> = (0..24).map(|_| subscriber(&server, &["price.*.eur"])).collect();
     for round in 0..20 {
         let topic = format!("price.{round}.eur");
-        assert_eq!(publisher.publish(&topic, &Prepared::text(&*topic)), Ok(24));
+        assert_eq!(publisher.publish(&topic, &Prepared::text(&*topic), PublishOptions::new()), Ok(24));
         let answer = server.connect().send(post(&format!("/publish/{topic}"), "")).answer();
         assert_eq!(answer.text(), "24");
         let at = round % peers.len();
@@ -154,12 +158,15 @@ fn patterns_apply_on_every_thread() {
             let last = if number == at { own } else { topic.clone() };
             assert_eq!(received, [topic.clone(), topic, last]);
         }
-        assert_eq!(publisher.publish("price.eur", &Prepared::text("x")), Ok(0));
+        assert_eq!(publisher.publish("price.eur", &Prepared::text("x"), PublishOptions::new()), Ok(0));
     }
     // Fewer and fewer subscribers get it, and finally the pattern is removed everywhere.
     while let Some(mut peer) = peers.pop() {
         peer.send(&Frame::text("-price.*.eur")).expect(&Reply::text("true"));
-        assert_eq!(publisher.publish("price.1.eur", &Prepared::text("left")), Ok(peers.len()));
+        assert_eq!(
+            publisher.publish("price.1.eur", &Prepared::text("left"), PublishOptions::new()),
+            Ok(peers.len())
+        );
         peers.iter_mut().for_each(|peer| peer.expect(&Reply::text("left")));
         peer.sync();
     }
@@ -218,7 +225,7 @@ fn wildcards_are_allowed_in_subscriptions_only() {
     for pattern in ["a.*", ">", "*.b"] {
         ask(&mut peer, &format!("={pattern}"), &wildcard);
         ask(&mut peer, &format!("!{pattern}"), &wildcard);
-        let error = publisher.publish(pattern, &Prepared::text("x")).unwrap_err();
+        let error = publisher.publish(pattern, &Prepared::text("x"), PublishOptions::new()).unwrap_err();
         assert_eq!(error, PublishError::Topic(InvalidTopic::Wildcard));
     }
     ask(&mut peer, "+a.>.b", &wildcard);

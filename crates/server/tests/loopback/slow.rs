@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sinews_server::{
-    Cause, CloseCode, DropReason, Kind, Prepared, Response, Router, Server, SlowConsumer, TopicRule,
+    Cause, CloseCode, DropReason, Kind, Prepared, PublishOptions, Response, Router, Server, SlowConsumer,
+    TopicRule,
 };
 use sinews_testkit::{Frame, Reply};
 
@@ -39,10 +40,20 @@ fn world(threads: usize, slow: SlowConsumer) -> World {
         HandlerEvent::Open => cx.subscribe("all.*").unwrap(),
         HandlerEvent::Message(Kind::Binary, payload) => {
             let number = u64::from_be_bytes(payload[..].try_into().unwrap());
-            cx.publish_to_others(&format!("all.{}", number % 10), &numbered(number)).unwrap();
+            cx.publish(
+                &format!("all.{}", number % 10),
+                &numbered(number),
+                PublishOptions::new().except(cx.subscriber_id()),
+            )
+            .unwrap();
         }
         HandlerEvent::Message(Kind::Text, word) => {
-            cx.publish_to_others("all.0", &Prepared::new(Kind::Text, word.clone().into())).unwrap();
+            cx.publish(
+                "all.0",
+                &Prepared::new(Kind::Text, word.clone().into()),
+                PublishOptions::new().except(cx.subscriber_id()),
+            )
+            .unwrap();
         }
         HandlerEvent::Dropped(dropped) => {
             telling.fetch_add(dropped.messages(), Ordering::SeqCst);
@@ -188,14 +199,14 @@ fn slow_publisher_gets_its_own_messages_in_order() {
         HandlerEvent::Open => cx.subscribe("own").unwrap(),
         HandlerEvent::Message(..) => {
             for number in 0..200_u64 {
-                cx.publish("own", &numbered(2 * number)).unwrap();
+                cx.publish("own", &numbered(2 * number), PublishOptions::new()).unwrap();
                 if number % 3 == 0 {
                     let mut own = vec![0; 16];
                     own[..8].copy_from_slice(&(2 * number + 1).to_be_bytes());
                     let _ = cx.send_binary(&own).unwrap();
                 }
             }
-            cx.publish("own", &Prepared::text("end")).unwrap();
+            cx.publish("own", &Prepared::text("end"), PublishOptions::new()).unwrap();
         }
         _ => {}
     });

@@ -9,8 +9,8 @@ use std::task::Poll;
 
 use sinews_server::{
     Answer, BodyFormat, Cause, CloseCode, Closed, Config, Context, Handler, HistoryPolicy, Kind, Limits,
-    Payload, Position, Prepared, ReplayFrom, Response, Router, Server, SlowConsumer, StreamingResponse,
-    TopicRule, WebSocketEnd,
+    Payload, Position, Prepared, PublishOptions, ReplayFrom, Response, Router, Server, SlowConsumer,
+    StreamingResponse, TopicRule, WebSocketEnd,
 };
 use sinews_testkit::{BodyReader, SseEvent};
 
@@ -113,7 +113,9 @@ fn world(change: impl FnOnce(Server) -> Server) -> World {
                 Err(_) => (Kind::Binary, request.body().to_vec()),
             };
             let message = Prepared::new(kind, body.into());
-            Response::text(request.topics().publish(&topic, &message, None).unwrap().to_string())
+            Response::text(
+                request.topics().publish(&topic, &message, PublishOptions::new()).unwrap().to_string(),
+            )
         });
     let monitor = router.monitor();
     let server = Running::server(change(Server::new(router).threads(2)));
@@ -448,7 +450,7 @@ fn publication_is_encoded_once_for_each_format_over_all_readers_of_a_thread() {
     });
     let router = router.post("/t", |request| {
         let message = Prepared::text(std::str::from_utf8(request.body()).unwrap());
-        Response::text(request.topics().publish("t", &message, None).unwrap().to_string())
+        Response::text(request.topics().publish("t", &message, PublishOptions::new()).unwrap().to_string())
     });
     let server = Running::server(Server::new(router).threads(1));
     let mut readers: Vec<_> = (0..2 * READERS)

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use sinews_proto::Role;
 use sinews_server::{
-    DeflateConfig, EngineConfig, HistoryPolicy, Kind, Overflow, Prepared, PublishError, Request, Response,
-    Router, Server, ServerOptions, TopicConfig, TopicRule, WebSocketRoute,
+    DeflateConfig, EngineConfig, HistoryPolicy, Kind, Overflow, Prepared, PublishError, PublishOptions,
+    Request, Response, Router, Server, ServerOptions, TopicConfig, TopicRule, WebSocketRoute,
 };
 use sinews_testkit::{Codec, Frame, Reply, negotiate};
 
@@ -24,8 +24,8 @@ fn member() -> WebSocketRoute {
         HandlerEvent::Message(kind, payload) => {
             let message = Prepared::new(*kind, payload.clone().into());
             let reached = match payload.first() {
-                Some(b'+') => cx.publish("all", &message),
-                _ => cx.publish_to_others("all", &message),
+                Some(b'+') => cx.publish("all", &message, PublishOptions::new()),
+                _ => cx.publish("all", &message, PublishOptions::new().except(cx.subscriber_id())),
             };
             let reached = reached.unwrap();
             let _ = cx.send_text(&format!("reached {reached}")).unwrap();
@@ -39,7 +39,7 @@ fn routes() -> Router {
     Router::new().websocket("/member", member()).post("/publish/{topic}", |request| {
         let topic = request.param("topic").unwrap_or_default();
         let message = Prepared::binary(request.body().to_vec());
-        match request.topics().publish(&topic, &message, None) {
+        match request.topics().publish(&topic, &message, PublishOptions::new()) {
             Ok(reached) => Response::text(reached.to_string()),
             Err(invalid) => Response::text(invalid.to_string()).with_status(400),
         }
@@ -101,10 +101,10 @@ fn other_threads_publish_too() {
     let server = Running::server(Server::new(routes()).threads(THREADS));
     let publisher = &server.publisher;
     let mut crowd = crowd(&server);
-    assert_eq!(publisher.publish("nobody", &Prepared::text("x")), Ok(0));
+    assert_eq!(publisher.publish("nobody", &Prepared::text("x"), PublishOptions::new()), Ok(0));
     for number in 0..100 {
         let text = number.to_string();
-        assert_eq!(publisher.publish("all", &Prepared::text(text)), Ok(crowd.len()));
+        assert_eq!(publisher.publish("all", &Prepared::text(text), PublishOptions::new()), Ok(crowd.len()));
     }
     for number in 0..100 {
         crowd.iter_mut().for_each(|peer| peer.expect(&Reply::text(number.to_string())));
@@ -133,13 +133,13 @@ fn publisher_gets_an_error_for_a_full_mailbox() {
     let mut peer = server.websocket("/");
     peer.send(&Frame::text("stand still"));
     stands.recv().unwrap();
-    assert_eq!(publisher.publish("all", &Prepared::text("one")), Ok(1));
-    let error = publisher.publish("all", &Prepared::text("two")).unwrap_err();
+    assert_eq!(publisher.publish("all", &Prepared::text("one"), PublishOptions::new()), Ok(1));
+    let error = publisher.publish("all", &Prepared::text("two"), PublishOptions::new()).unwrap_err();
     let PublishError::Undelivered(undelivered) = error else { panic!("{error}") };
     assert_eq!((undelivered.reached, undelivered.lost), (0, 1), "{error}");
     go_on.send(()).unwrap();
     peer.expect(&Reply::text("one"));
-    assert_eq!(publisher.publish("all", &Prepared::text("three")), Ok(1));
+    assert_eq!(publisher.publish("all", &Prepared::text("three"), PublishOptions::new()), Ok(1));
     peer.expect(&Reply::text("three"));
 }
 
@@ -160,12 +160,20 @@ fn excluded_subscribers_of_all_threads_receive_the_other_messages_in_order() {
         let except = ids.lock().unwrap()[number.parse::<usize>().unwrap()];
         for round in 0..3 {
             let message = |kind: &str| Prepared::text(format!("{kind} {round}"));
-            let reached = request.topics().publish_except(&topic, &message("others"), except).unwrap();
-            let all = request.topics().publish(&topic, &message("all"), None).unwrap();
+            let reached = request
+                .topics()
+                .publish(&topic, &message("others"), PublishOptions::new().except(except))
+                .unwrap();
+            let all = request.topics().publish(&topic, &message("all"), PublishOptions::new()).unwrap();
             // A subscriber of another thread counts.
             assert!((all - 1..=all).contains(&reached), "{reached} of {all}");
         }
-        assert!(request.topics().publish_except("a.*", &Prepared::text(""), except).is_err());
+        assert!(
+            request
+                .topics()
+                .publish("a.*", &Prepared::text(""), PublishOptions::new().except(except))
+                .is_err()
+        );
         Response::text("")
     };
     let router = Router::new().websocket("/member", route).post("/{topic}/{number}", publish);
@@ -204,7 +212,9 @@ fn publications_of_closing_connections_are_delivered() {
     let (route, _events) = scripted(|event, cx| match event {
         HandlerEvent::Open => cx.subscribe("all").unwrap(),
         HandlerEvent::Close(closed) => {
-            let reached = cx.publish("all", &Prepared::text(closed.status().to_string())).unwrap();
+            let reached = cx
+                .publish("all", &Prepared::text(closed.status().to_string()), PublishOptions::new())
+                .unwrap();
             assert!(reached <= 1, "{reached} subscribers: the one that is over is none any more");
         }
         _ => {}
@@ -229,7 +239,10 @@ fn subscriber_in_the_middle_of_a_message_misses_no_message() {
         HandlerEvent::Message(kind, payload) => match &payload[..] {
             b"begin" => assert!(cx.send_fragment(*kind, b"a long ", false).is_ok()),
             b"end" => assert!(cx.send_fragment(*kind, b"story", true).is_ok()),
-            other => assert_eq!(cx.publish("all", &Prepared::new(*kind, other.to_vec().into())), Ok(2)),
+            other => assert_eq!(
+                cx.publish("all", &Prepared::new(*kind, other.to_vec().into()), PublishOptions::new()),
+                Ok(2)
+            ),
         },
         _ => {}
     });

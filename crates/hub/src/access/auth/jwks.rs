@@ -4,10 +4,11 @@
 //! there is at most one request at a time for each URL, and a minimum interval between two. The URLs are those of the
 //! options: a token only selects one of them by its issuer.
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -228,7 +229,7 @@ impl Drop for IssuerKeys {
 impl IssuerKeySource {
     /// The keys that are not too old.
     fn current(&self) -> Option<FetchedKeys> {
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let keys = self.keys.read();
         keys.clone().filter(|fetched| fetched.at.elapsed() < KEYS_AGE_MAX)
     }
 
@@ -277,7 +278,7 @@ impl IssuerKeySource {
                     tracing::warn!(url, "members of the key set are not used: {skipped}");
                 }
                 let fetched = FetchedKeys { keys: keys.into(), at };
-                let former = self.keys.write().unwrap_or_else(PoisonError::into_inner).replace(fetched);
+                let former = self.keys.write().replace(fetched);
                 self.fetched.fetch_add(1, Ordering::Relaxed);
                 let had_failed = self.lock().fault.take().is_some();
                 if had_failed || former.is_none() {
@@ -313,7 +314,7 @@ impl IssuerKeySource {
     }
 
     fn lock(&self) -> MutexGuard<'_, SourceState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

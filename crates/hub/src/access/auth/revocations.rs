@@ -2,10 +2,11 @@
 
 mod file;
 
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -184,7 +185,7 @@ impl Revocations {
         let tokens = &revocation.tokens;
         // Revocations of earlier versions have fractions of a millisecond.
         let [at, until] = [revocation.at, revocation.until].map(whole_milliseconds);
-        let mut revoked = self.revoked.write().unwrap_or_else(PoisonError::into_inner);
+        let mut revoked = self.revoked.write();
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
             let now = now();
             revoked.retain(|_, known| known.time.until > now);
@@ -207,7 +208,7 @@ impl Revocations {
     /// The revocations in effect.
     pub(crate) fn all(&self) -> Vec<Revocation> {
         let now = now();
-        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = self.revoked.read();
         let valid =
             revoked.iter().map(|(tokens, known)| (tokens, known.time)).filter(|(_, it)| it.until > now);
         valid
@@ -226,7 +227,7 @@ impl Revocations {
     /// end, since a list of the revocations in effect no longer has them.
     pub(crate) fn digest_at(&self, time: u64) -> Option<RevocationDigest> {
         let (now, at) = (now(), Duration::from_secs(time).as_secs_f64());
-        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = self.revoked.read();
         let (mut count, mut digest) = (0, 0);
         for known in revoked.values() {
             count += usize::from(known.time.until > now);
@@ -256,7 +257,7 @@ impl Revocations {
     }
 
     fn applies(&self, tokens: &RevokedTokens, is_affected: impl Fn(f64) -> bool) -> bool {
-        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        let revoked = self.revoked.read();
         revoked.get(tokens).is_some_and(|known| known.time.until > now() && is_affected(known.time.at))
     }
 }

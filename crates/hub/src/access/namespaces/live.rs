@@ -1,8 +1,9 @@
 //! The namespaces in force, which a reload replaces.
 
+use parking_lot::RwLock;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::access::namespaces::NamespaceTable;
 
@@ -22,7 +23,7 @@ thread_local! {
 impl LiveNamespaces {
     /// Replaces the table.
     pub(crate) fn replace(&self, table: Option<Arc<NamespaceTable>>) {
-        let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.table.write();
         self.id.store(table.as_ref().map_or(0, |table| table.id()), Ordering::Release);
         *current = table;
     }
@@ -35,7 +36,7 @@ impl LiveNamespaces {
         }
         CURRENT.with_borrow_mut(|current| {
             if current.0 != id {
-                let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+                let table = self.table.read();
                 // It may be newer than the id.
                 *current = (table.as_ref().map_or(0, |table| table.id()), Option::clone(&table));
             }

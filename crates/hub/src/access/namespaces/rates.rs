@@ -1,10 +1,10 @@
 //! Rates of publications: for connections and for users.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::access::namespaces::PublishRate;
@@ -119,7 +119,7 @@ impl UserRates {
         let mut hasher = DefaultHasher::new();
         user.hash(&mut hasher);
         let shard = &self.shards[hasher.finish() as usize % SHARDS];
-        let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = shard.lock();
         if shard.len() >= SHARD_MAX && !shard.contains_key(&(scope, user.clone())) {
             make_room(&mut shard, now);
         }
@@ -179,7 +179,7 @@ mod tests {
         for number in 0..count {
             assert!(rates.take(of(2), user(number), rate, 7));
         }
-        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().unwrap().len();
+        let len = |shard: &Mutex<HashMap<_, _>>| shard.lock().len();
         assert!(rates.shards.iter().all(|shard| len(shard) <= SHARD_MAX));
         assert!(!rates.take(of(2), user(count - 1), rate, 7), "the last user is known");
     }

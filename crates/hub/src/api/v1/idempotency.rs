@@ -3,8 +3,9 @@
 //! The window is in the memory of the process. Publications of durable topics before the start, or by other nodes, are
 //! [read from their streams](crate::streams::idempotency).
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
@@ -106,7 +107,7 @@ impl RecentPublications {
     }
 
     fn lock(&self) -> MutexGuard<'_, Window> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
 use crate::model::json::present;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::publication::{Publication, PublicationSender};
 use crate::model::{self, MessageContent, push_json};
 use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
@@ -348,7 +349,10 @@ fn publish_to(
             ApiPublication::appending(async move { append.await.map(Published::Stored) })
         }
         None => {
-            let subscribers = context.hub.publish_except(out, topic, content, exclude);
+            let sender = PublicationSender { exclude, ..PublicationSender::default() };
+            let content = content.into();
+            let publication = Publication::new(topic, &content).with_sender(sender);
+            let subscribers = context.hub.publish(out, &publication);
             let cluster = context.hub.reaches_nodes();
             ApiPublication::Done(Published::Delivered { subscribers, cluster })
         }

@@ -1,9 +1,10 @@
 //! The keys of this node in a cluster, as all threads see them.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use futures_channel::oneshot;
@@ -296,7 +297,7 @@ impl ClusterKeys {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, SubmittedWork> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Formats of the protocol's messages in the body of a response. Each takes the JSON messages of `/ws`.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use serde::Deserialize;
@@ -274,7 +275,7 @@ impl PollWaker {
 
     /// One thread uses it, so it never waits.
     fn lock(&self) -> MutexGuard<'_, PollState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

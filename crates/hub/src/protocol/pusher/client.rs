@@ -18,14 +18,16 @@ use super::subscriptions::FormerTopic;
 use super::users::SignedInUser;
 use crate::apps::app::PusherApp;
 use crate::apps::channel::{DOT, PusherTopic, channel_of_topic, presence_of, topic_of};
-use crate::apps::encode::{self, CLIENT_EVENT, error, socket_id_text};
+use crate::apps::encode::{self, error};
 use crate::apps::live::{LiveApp, LiveApps};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::AppKey;
 use crate::closing::close;
 use crate::connections::ConnectionCommand;
 use crate::model::brief::brief;
+use crate::model::event::CLIENT_EVENT;
 use crate::model::json::read_object;
+use crate::model::socket_id::socket_id_text;
 use crate::topics::HubTopics;
 
 /// The handler of one client.

@@ -8,12 +8,15 @@ use sinews_server::Context;
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
 use crate::apps::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
-use crate::apps::encode::{client_event, error, socket_id_text};
+use crate::apps::encode::error;
 use crate::apps::live::LiveApp;
 use crate::apps::metrics::PusherRejection;
 use crate::model::MessageContent;
+use crate::model::event::client_event;
 use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::json::{TOO_DEEP, exceeds_depth_in_text};
+use crate::model::publication::{Publication, PublicationSender};
+use crate::model::socket_id::socket_id_text;
 use crate::model::user_id::{has_number_id, may_be_number, user_id_json};
 
 /// The rate of one connection: the due time of its next event, in nanoseconds.
@@ -46,7 +49,9 @@ impl PusherClient {
         let content = client_event(name, data.map(RawValue::get), user_id_json.as_deref());
         let topic = topic_of(connection.app.options.topic_space(), &channel);
         let socket_id = self.socket_id(cx);
-        self.hub().publish_client_event(cx, &topic, &content, socket_id);
+        let sender = PublicationSender { socket: Some(socket_id), exclude: None, excludes_publisher: true };
+        let published = (&content).into();
+        self.hub().publish(cx, &Publication::new(&topic, &published).with_sender(sender));
         self.report_client_event(
             (&connection.app, socket_id),
             (&topic, &channel),

@@ -12,9 +12,10 @@ use sinews_server::{Context, InvalidTopic, LogLimit, Prepared, ReplayFrom};
 
 use super::recovery::{ChannelRecovery, RecoverRequest};
 use crate::apps::budget::{RECOVERY_BYTES, ReservedMemory};
-use crate::apps::encode::ChannelPublication;
+use crate::apps::encode::encode;
 use crate::apps::live::LiveApps;
 use crate::model::brief::brief;
+use crate::model::event::Event;
 use crate::model::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
@@ -169,7 +170,7 @@ impl PendingRecovery {
         let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };
         let (mut events, mut bytes) = (Vec::new(), 0);
         for (position, content) in missed.into_records()? {
-            let event = ChannelPublication::new(&content).encode(&self.channel);
+            let event = encode(&Event::from_content(&content), &self.channel);
             let is_own = own.is_some() && event.socket_id == own;
             let message = event.with_position(position, None).message;
             bytes += message.payload().len();

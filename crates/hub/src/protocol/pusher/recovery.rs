@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topics};
 
-use crate::apps::encode::parse_socket_id;
 use crate::apps::position::{end_of, parse_position, push_position};
+use crate::model::socket_id::parse_socket_id;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 use crate::topics::TopicForm;
 

@@ -14,11 +14,12 @@ use crate::apps::cache::CachedEvent;
 use crate::apps::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
 };
-use crate::apps::encode::{self, socket_id_text};
+use crate::apps::encode;
 use crate::apps::live::{LiveApp, nanoseconds};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::verifies_auth;
 use crate::model::json::{TOO_DEEP, exceeds_depth};
+use crate::model::socket_id::socket_id_text;
 use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.

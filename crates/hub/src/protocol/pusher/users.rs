@@ -11,11 +11,12 @@ use super::handshake::ConnectionRejection;
 use super::incoming::{SignInData, read_user};
 use crate::access::auth::Rights;
 use crate::apps::channel::{RESERVED_USER, is_user_id, topic_of_user};
-use crate::apps::encode::{self, error, object, socket_id_text, user_channel, watchlist_events};
+use crate::apps::encode::{self, error, object, user_channel, watchlist_events};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::verifies_auth;
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
+use crate::model::socket_id::socket_id_text;
 use crate::topics::TopicForm;
 
 /// A user that has signed in.

@@ -1,6 +1,7 @@
 //! Two nodes at a broker that does not deduplicate, and whose copies lag behind.
 
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_stream::broker::{BatchEncoder, BrokerResponse};
@@ -29,7 +30,7 @@ impl TestBroker for SharedRecords {
     const FIRST_OFFSET: u64 = 0;
 
     fn publish(&self, _: &str, records: Records) -> Result<Pending, AppendError> {
-        let mut all = self.0.lock().unwrap();
+        let mut all = self.0.lock();
         let (completer, pending) = Pending::channel(records.count());
         let first = all.len() as u64;
         for record in records.iter().flatten() {
@@ -43,7 +44,7 @@ impl TestBroker for SharedRecords {
 
     fn fetch(&self, _: &str, from: u64, max_bytes: usize) -> BrokerResponse<ReadResult> {
         let mut batches = BatchEncoder::new(from);
-        for (offset, (key, value, timestamp)) in (0..).zip(&*self.0.lock().unwrap()) {
+        for (offset, (key, value, timestamp)) in (0..).zip(&*self.0.lock()) {
             if offset >= from && batches.len() < max_bytes {
                 let (timestamp, kind) = (*timestamp, ValueKind::Text);
                 batches.push(&Record { offset, timestamp, key, value, kind });
@@ -53,7 +54,7 @@ impl TestBroker for SharedRecords {
     }
 
     fn next_offset(&self, _: &str) -> u64 {
-        self.0.lock().unwrap().len() as u64
+        self.0.lock().len() as u64
     }
 }
 
@@ -123,7 +124,7 @@ fn only_the_last_records_are_read() {
     let one = Node::new(Some(&broker));
     one.publish(Some("first"));
     let plain = (Vec::new(), b"x".to_vec(), 0);
-    broker.0.lock().unwrap().extend(std::iter::repeat_n(plain, RECORDS_MAX as usize - 2));
+    broker.0.lock().extend(std::iter::repeat_n(plain, RECORDS_MAX as usize - 2));
     one.publish(Some("last"));
     assert_eq!(Node::new(Some(&broker)).read(), [entry("last", RECORDS_MAX), entry("first", 1)]);
     one.publish(None);

@@ -1,6 +1,5 @@
 //! Reads the keys of this node from its streams when they are open.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use sinews_server::{KeyedSnapshot, Publisher};
@@ -141,7 +140,7 @@ impl KeyReplicas {
             let text = format!("the keys do not fit into the server (limits.max_keyed_memory): {error:?}");
             StorageError { cause: FaultCause::Unreadable, text }
         })?;
-        self.restored.lock().unwrap_or_else(PoisonError::into_inner).push((topic, claim));
+        self.restored.lock().push((topic, claim));
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
+use parking_lot::Mutex;
 use std::num::NonZeroU64;
-use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
@@ -40,7 +40,7 @@ impl SharedKeys for OneClaim {
     fn inherit(&self, _: String, _: Claim) {}
 
     fn claim(&self, _: &str) -> Option<Claim> {
-        *self.0.lock().unwrap()
+        *self.0.lock()
     }
 
     fn wake(&self) {
@@ -91,7 +91,7 @@ impl Node {
 
     fn own(&self, term: u32, epoch: u64) -> Claim {
         let claim = Claim { term, epoch, owner: 7 };
-        *self.owners.0.lock().unwrap() = Some(claim);
+        *self.owners.0.lock() = Some(claim);
         self.publisher.own_keyed_topic("t", epoch).unwrap();
         claim
     }

@@ -1,6 +1,6 @@
 //! A node whose copy of a broker's stream is written by [`Streams::work`] alone.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl TestBroker for PushedRecords {
     }
 
     fn follow(&self, _: &str, _: StartPosition, sink: Partition) {
-        *self.0.lock().unwrap() = Some(sink);
+        *self.0.lock() = Some(sink);
     }
 
     fn fetch(&self, _: &str, from: u64, _: usize) -> BrokerResponse<ReadResult> {
@@ -73,7 +73,7 @@ impl Node {
         streams.create("t", &StreamConfig::default()).unwrap();
         store.install(streams.clone());
         block_on(store.opening_of_topic("t").unwrap()).unwrap();
-        let partition = broker.0.lock().unwrap().clone().unwrap();
+        let partition = broker.0.lock().clone().unwrap();
         let hub = Arc::new(HubTopics::default());
         hub.count_subscriber(TopicForm::Framed);
         let server = Server::new(Router::new()).listen("127.0.0.1:0".parse().unwrap()).threads(1);

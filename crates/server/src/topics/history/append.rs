@@ -1,7 +1,8 @@
 //! Publications to topics with history: appended and published in the same order.
 
+use parking_lot::MutexGuard;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 
 use sinews_engine::Post;
 use sinews_session::Prepared;
@@ -10,7 +11,7 @@ use super::eviction::EvictionQueue;
 use super::log::{MessageRing, TopicHistory};
 use super::policy::{Position, TopicSnapshot};
 use crate::topics::directory::Directory;
-use crate::topics::entry::{Recipients, TopicEntry};
+use crate::topics::entry::{Reach, Recipients, TopicEntry};
 use crate::topics::mail::{Mail, MailedPublication};
 use crate::topics::subscriber_id::SubscriberId;
 
@@ -39,30 +40,30 @@ pub(crate) struct PublishOrigin<'a> {
 
 impl Directory {
     /// Appends a message to a topic's history and publishes it to every thread, the publisher's included, while the
-    /// history is locked: so each thread gets all messages in order. Returns how many subscriptions are reached, and
-    /// how many are not.
-    pub(crate) fn publish_with_history(
+    /// history is locked: so each thread gets all messages in order.
+    pub(crate) fn append(
         &self,
         name: &str,
         patterns: &[Arc<TopicEntry>],
         make: impl FnOnce(Position) -> Prepared,
         from: PublishOrigin<'_>,
-    ) -> Option<(usize, usize)> {
+    ) -> Option<Reach> {
         self.append_to(name, patterns, from, |ring| {
             let position = Position { epoch: ring.epoch, sequence: ring.next };
             Some((position, make(position)))
         })
     }
 
-    /// Publishes as [`publish_with_history`](Self::publish_with_history) does, for a message of another server. `Err`
+    /// Appends as [`append`](Self::append) does, a message of another server. `Err`
     /// if the topic has another epoch here.
-    pub(crate) fn publish_at(
+    pub(crate) fn append_at(
         &self,
         name: &str,
         patterns: &[Arc<TopicEntry>],
-        (position, message): (Position, &Prepared),
+        position: Position,
+        message: &Prepared,
         from: PublishOrigin<'_>,
-    ) -> Result<(usize, usize), EpochMismatch> {
+    ) -> Result<Reach, EpochMismatch> {
         let mut is_same = true;
         let reached = self.append_to(name, patterns, from, |ring| {
             if ring.next == 1 {
@@ -86,7 +87,7 @@ impl Directory {
         patterns: &[Arc<TopicEntry>],
         from: PublishOrigin<'_>,
         next: impl FnOnce(&mut MessageRing) -> Option<(Position, Prepared)>,
-    ) -> Option<(usize, usize)> {
+    ) -> Option<Reach> {
         loop {
             let entry = self.entry_with_history(name);
             let history = entry.history()?;
@@ -162,8 +163,8 @@ impl Directory {
         message: &Prepared,
         position: Position,
         from: PublishOrigin<'_>,
-    ) -> (usize, usize) {
-        let (mut reached, mut lost) = (0, 0);
+    ) -> Reach {
+        let mut counts = Reach::default();
         for (shard, post) in from.posts.iter().enumerate() {
             let count = recipients.count_on(shard);
             if count == 0 {
@@ -177,19 +178,19 @@ impl Directory {
                 version: 0,
             });
             if post.send(mail).is_ok() {
-                reached += count;
+                counts.reached += count;
             } else if post.is_closed() {
-                lost += count;
+                counts.lost += count;
             } else {
                 // Subscribers of the topic by name get it from its history.
                 let exact = recipients.exact.map_or(0, |entry| entry.subscribers_on(shard));
                 self.mailbox_overflowed[shard].store(true, Ordering::SeqCst);
                 post.wake();
-                reached += exact.min(count);
-                lost += count - exact.min(count);
+                counts.reached += exact.min(count);
+                counts.lost += count - exact.min(count);
             }
         }
-        (reached, lost)
+        counts
     }
 
     /// Moves a topic to the end of the eviction order, checks one topic for expiry, and evicts others while the

@@ -1,8 +1,8 @@
 //! Retained messages of one topic: a ring with sequences.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sinews_session::Prepared;
@@ -25,7 +25,7 @@ impl TopicHistory {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, MessageRing> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 }
 

@@ -7,9 +7,10 @@ use rustc_hash::FxHashMap;
 use sinews_engine::ConnId;
 use sinews_session::{Prepared, Tx};
 
-use super::append::PublishOrigin;
+use super::append::{EpochMismatch, PublishOrigin};
 use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
+use crate::topics::entry::{Reach, TopicEntry};
 use crate::topics::name::{self, InvalidTopic};
 use crate::topics::registry::{Publication, Topic, Topics};
 use crate::topics::subscriber_id::SubscriberId;
@@ -89,24 +90,49 @@ impl Topics {
         topic.set_progress(progress);
     }
 
-    /// Publishes to a topic, if it has history.
-    pub(crate) fn publish_with_history(
+    /// Appends a message to the history of a topic, and publishes it. Returns the number of matching subscriptions.
+    pub(crate) fn append(
         &mut self,
         topic: Option<usize>,
         name: &str,
         make: impl FnOnce(Position) -> Prepared,
         except: Option<SubscriberId>,
-    ) -> Option<usize> {
-        let patterns = match topic.and_then(|topic| self.topics.get(topic)?.route()) {
-            Some(route) => &*route.all,
-            None => &[],
-        };
+    ) -> usize {
         let from = PublishOrigin { posts: &self.posts, except };
-        let (reached, lost) = self.directory.publish_with_history(name, patterns, make, from)?;
+        let counts = self.directory.append(name, self.patterns(topic), make, from);
+        self.count_appended(topic, except, counts.unwrap_or_default())
+    }
+
+    /// Appends as [`append`](Self::append) does, a message of another server at its position. `Err` if the topic has no history
+    /// here, or another epoch.
+    pub(crate) fn append_at(
+        &mut self,
+        topic: Option<usize>,
+        name: &str,
+        position: Position,
+        message: &Prepared,
+        except: Option<SubscriberId>,
+    ) -> Result<usize, EpochMismatch> {
+        if !self.has_history(topic, name) {
+            return Err(EpochMismatch);
+        }
+        let from = PublishOrigin { posts: &self.posts, except };
+        let counts = self.directory.append_at(name, self.patterns(topic), position, message, from)?;
+        Ok(self.count_appended(topic, except, counts))
+    }
+
+    /// The patterns with subscribers on any thread that match a topic.
+    fn patterns(&self, topic: Option<usize>) -> &[Arc<TopicEntry>] {
+        let route = topic.and_then(|topic| self.topics.get(topic)?.route());
+        route.map_or(&[], |route| &route.all)
+    }
+
+    /// Counts a publication. Returns the number of reached subscriptions without those of an exception.
+    fn count_appended(&mut self, topic: Option<usize>, except: Option<SubscriberId>, counts: Reach) -> usize {
         self.note_mailed();
         self.counters.published += 1;
-        self.counters.lost += lost as u64;
-        Some(reached.saturating_sub(self.own_subscriptions(topic, except)))
+        self.counters.lost += counts.lost as u64;
+        counts.reached.saturating_sub(self.own_subscriptions(topic, except))
     }
 
     /// Returns whether to publish a message from the mail here. Missed earlier messages are published first.

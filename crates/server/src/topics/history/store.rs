@@ -1,7 +1,8 @@
 //! Memory of all topic histories, and its limit.
 
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::eviction::EvictionQueue;
@@ -51,7 +52,7 @@ impl HistoryStore {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, EvictionQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Changes the accounted memory of a history.

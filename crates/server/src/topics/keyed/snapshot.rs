@@ -16,9 +16,10 @@
 //! snapshot of its topic has replaced; the oldest of these. A topic whose last snapshot has readers gets no further one
 //! while it does not fit ([`SnapshotMemory::fits`]).
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use sinews_session::Prepared;
 
@@ -117,7 +118,7 @@ impl SnapshotMemory {
     }
 
     fn lock(&self) -> MutexGuard<'_, SnapshotList> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 
     fn add(&self, snapshot: &Arc<SharedSnapshot>) {
@@ -231,7 +232,7 @@ impl SharedSnapshot {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SnapshotContent>> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+        self.content.lock()
     }
 
     fn discard(&self) {

@@ -3,11 +3,12 @@
 pub(crate) mod list;
 mod shared;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use sinews_engine::Post;
@@ -119,7 +120,7 @@ impl KeyedTable {
     }
 
     fn lock(&self) -> MutexGuard<'_, TopicList> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
+        self.topics.lock()
     }
 
     /// Returns the number of threads.
@@ -199,7 +200,7 @@ impl KeyedTable {
     }
 
     fn change_shares(&self, changes: ShareChanges) {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.shares.lock();
         for (client, bytes) in changes {
             let share = shares.entry(client).or_default();
             *share = share.saturating_add_signed(bytes);
@@ -211,7 +212,7 @@ impl KeyedTable {
 
     fn limits(&self, topic: &str, state: &KeyedState, client: Option<NonZeroU64>) -> WriteLimits {
         let share = |client| {
-            let shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            let shares = self.shares.lock();
             shares.get(&client).copied().unwrap_or_default()
         };
         let client_left = self.config.client_bytes.saturating_sub(client.map_or(0, share));

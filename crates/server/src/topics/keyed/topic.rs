@@ -1,8 +1,9 @@
 //! A keyed topic as all threads see it: its state, its interested threads, and encoded updates.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_session::Prepared;
 
@@ -76,7 +77,7 @@ impl KeyedTopic {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, KeyedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(super) fn has_subscribers(&self) -> bool {
@@ -163,7 +164,7 @@ impl KeyedTopic {
     }
 
     fn lock_snapshot(&self) -> MutexGuard<'_, Option<Arc<SharedSnapshot>>> {
-        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.snapshot.lock()
     }
 
     /// Releases the snapshot of a topic without subscribers.

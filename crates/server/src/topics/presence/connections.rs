@@ -257,7 +257,7 @@ impl Topics {
             UpdateTurn::Take => {
                 for PresenceMessage { message, version } in self.directory.presence.take_messages(&topic, now)
                 {
-                    self.publish_presence_message(&internal, &message, version);
+                    self.queue_presence_message(&internal, &message, version);
                 }
                 if let Some(due) = self.presence.undelivered.retry_of(&internal) {
                     tracing::debug!(topic = &*topic, "mailbox full: the presence of the topic is late");

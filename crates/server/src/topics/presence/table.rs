@@ -1,8 +1,9 @@
 //! Presence of all topics, shared by the threads.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::changes::PresenceChanges;
@@ -118,7 +119,7 @@ impl PresenceTable {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, TableState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Adds a connection of a member, or without one.

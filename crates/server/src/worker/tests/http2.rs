@@ -26,7 +26,7 @@ fn client_with(http: HttpConfig, config: TopicConfig) -> (TestServer, TcpStream)
     client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
     client.write_all(&[frame(4, 0, 0, &[]), frame(4, 1, 0, &[])].concat()).unwrap();
     client.write_all(&frame(1, 0b101, 1, b"\x82\x86\x01\x01a\x04\x06/later")).unwrap();
-    host.turn_until(|host| !host.wakers.lock().unwrap().is_empty());
+    host.turn_until(|host| !host.wakers.lock().is_empty());
     // SETTINGS have left.
     host.turn_until(|host| http2(host).0.outbound.is_empty());
     (host, client)
@@ -128,7 +128,7 @@ fn head_timeout_begins_with_each_header_block() {
         // Each read ends inside of the next block.
         let input = [last.get(12..).unwrap_or_default(), &next[..12]].concat();
         client.write_all(&input).unwrap();
-        host.turn_until(|host| host.wakers.lock().unwrap().len() == usize::from(stream / 2));
+        host.turn_until(|host| host.wakers.lock().len() == usize::from(stream / 2));
         host.turn_until(|host| time_left(host) <= HEAD);
         assert!(time_left(&mut host) > HEAD / 2, "stream {stream}: {:?}", time_left(&mut host));
         host.worker.shared.services.epoch -= HEAD * 3 / 4;
@@ -209,7 +209,7 @@ fn failure_outside_of_input_ends_the_connection_and_its_sockets() {
     host.turn_until(|host| !http2(host).0.sockets.is_empty());
     // No input follows, but an answer is ready.
     http2(&mut host).0.fill_control_queue();
-    std::mem::take(&mut *host.wakers.lock().unwrap()).into_iter().for_each(Waker::wake);
+    std::mem::take(&mut *host.wakers.lock()).into_iter().for_each(Waker::wake);
     let mut frames = Vec::new();
     host.turn_until(|_| {
         read(&mut client, &mut frames);

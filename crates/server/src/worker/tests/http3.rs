@@ -75,7 +75,7 @@ fn waiting_clients(host: &mut TestServer) -> Vec<Client> {
     }
     host.turn_until(|host| {
         clients.iter_mut().for_each(Client::exchange);
-        host.wakers.lock().unwrap().len() == CLIENTS
+        host.wakers.lock().len() == CLIENTS
     });
     clients
 }

@@ -1,6 +1,6 @@
 //! Attacks on connections with sockets: they end their connection or stream, and no other.
 
-use sinews_server::{Cause, Config, Kind, Prepared};
+use sinews_server::{Cause, Config, Kind, Prepared, PublishOptions};
 
 use super::sockets::{End, Sockets, VERSION, connect_block, serve};
 use super::*;
@@ -17,7 +17,7 @@ fn news(config: Config) -> (Running, EventReceiver) {
     });
     let router = Router::new().websocket("/", route.with_config(config)).post("/publish", |request| {
         let message = Prepared::new(Kind::Binary, request.body().to_vec().into());
-        request.topics().publish("news", &message, None).unwrap();
+        request.topics().publish("news", &message, PublishOptions::new()).unwrap();
         Response::new(204)
     });
     (serve(router), events)

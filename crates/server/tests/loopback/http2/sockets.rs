@@ -7,7 +7,8 @@ use sinews_proto::Role;
 use sinews_proto::deflate::DeflateMode;
 use sinews_proto::handshake::ServerOptions;
 use sinews_server::{
-    Answer, Cause, CloseCode, Config, Context, Handler, Kind, Limits, Payload, Prepared, StreamingResponse,
+    Answer, Cause, CloseCode, Config, Context, Handler, Kind, Limits, Payload, Prepared, PublishOptions,
+    StreamingResponse,
 };
 use sinews_testkit::{Codec, Frame as WsFrame, Reader, Reply, negotiate, until_equal};
 
@@ -403,13 +404,21 @@ fn topics_reach_sockets_of_one_connection_and_of_others() {
             cx.subscribe("n*").unwrap();
         }
         HandlerEvent::Message(_, payload) => {
-            cx.publish_to_others("news", &Prepared::new(Kind::Text, payload.clone().into())).unwrap();
+            cx.publish(
+                "news",
+                &Prepared::new(Kind::Text, payload.clone().into()),
+                PublishOptions::new().except(cx.subscriber_id()),
+            )
+            .unwrap();
         }
         _ => {}
     });
     let router = Router::new().websocket("/", route).post("/publish", |request| {
         let text = request.body().to_vec();
-        request.topics().publish("news", &Prepared::new(Kind::Text, text.into()), None).unwrap();
+        request
+            .topics()
+            .publish("news", &Prepared::new(Kind::Text, text.into()), PublishOptions::new())
+            .unwrap();
         Response::new(204)
     });
     let running = serve(router);
@@ -551,7 +560,10 @@ fn streaming_responses_share_a_connection_with_sockets() {
         .websocket("/echo", echo())
         .post("/publish", |request| {
             let text = request.body().to_vec();
-            request.topics().publish("news", &Prepared::new(Kind::Text, text.into()), None).unwrap();
+            request
+                .topics()
+                .publish("news", &Prepared::new(Kind::Text, text.into()), PublishOptions::new())
+                .unwrap();
             Response::new(204)
         });
     let (running, mut sockets) = connected(router);

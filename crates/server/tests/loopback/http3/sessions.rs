@@ -6,8 +6,8 @@ use std::time::Duration;
 use quinn_proto::{Dir, StreamId, VarInt};
 use sinews_http::h3::{H3Code, QuicStreamId, RequestTarget};
 use sinews_server::{
-    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, Limits, Payload, Prepared, Router,
-    WebSocketRoute,
+    Cause, CloseCode, Config, Context, Dropped, Handler, Http3Limits, Limits, Payload, Prepared,
+    PublishOptions, Router, WebSocketRoute,
 };
 use sinews_testkit::until;
 
@@ -359,7 +359,7 @@ fn sessions_of_a_connection_are_independent() {
     first.echoes(2, b"by its stream");
     // Datagrams of the server name their session.
     for (topic, of) in [("prices", first.session), ("prices.a", second.session)] {
-        server.running.publisher.publish(topic, &Prepared::text(topic)).unwrap();
+        server.running.publisher.publish(topic, &Prepared::text(topic), PublishOptions::new()).unwrap();
         assert_eq!(first.next_datagram(), [b"\x01", topic.as_bytes()].concat());
         assert_eq!(first.client.quic.datagram_sessions.pop(), Some(of), "{topic}");
     }
@@ -378,7 +378,11 @@ fn busy_session_does_not_delay_datagrams_of_another() {
     let quiet = busy.open_next("/topics?topic=prices&datagrams=true");
     let mut published = 0;
     let mut publish = |topic: &str| {
-        server.running.publisher.publish(topic, &Prepared::text("x".repeat(900))).unwrap();
+        server
+            .running
+            .publisher
+            .publish(topic, &Prepared::text("x".repeat(900)), PublishOptions::new())
+            .unwrap();
         published += 1;
         until("a delivery", || server.monitor.metrics().deliveries >= published);
     };
@@ -571,7 +575,7 @@ fn newest_publication_of_each_topic_leaves_when_the_network_is_free_again() {
     for round in 0..rounds {
         for topic in ["prices.a", "prices.b"] {
             let value = format!("{topic} {round:4} {}", "x".repeat(900));
-            server.running.publisher.publish(topic, &Prepared::text(value)).unwrap();
+            server.running.publisher.publish(topic, &Prepared::text(value), PublishOptions::new()).unwrap();
         }
         // The client does not answer meanwhile, and the server has taken all publications.
         let deliveries = u64::from(round + 1) * 2;
@@ -613,7 +617,8 @@ fn publications_leave_as_datagrams_and_long_ones_by_the_stream() {
     let mut reliable = WebTransport::open(&server, "/topics");
     assert_eq!(session.next(), (1, b"subscribed".to_vec()));
     assert_eq!(reliable.next(), (1, b"subscribed".to_vec()));
-    let publish = |message| server.running.publisher.publish("prices", &message).unwrap();
+    let publish =
+        |message| server.running.publisher.publish("prices", &message, PublishOptions::new()).unwrap();
     publish(Prepared::text("first"));
     assert_eq!(session.next_datagram(), b"\x01first");
     let long = vec![7; 4000];

@@ -9,7 +9,8 @@ use sinews_http::h3::{QuicStreamId, RequestTarget};
 use sinews_proto::Role;
 use sinews_proto::handshake::ServerOptions;
 use sinews_server::{
-    Cause, Config, Context, Handler, Limits, Payload, Response, Router, StreamingResponse, WebSocketRoute,
+    Cause, Config, Context, Handler, Limits, Payload, PublishOptions, Response, Router, StreamingResponse,
+    WebSocketRoute,
 };
 use sinews_testkit::{Frame, Reader, Reply, until};
 
@@ -194,7 +195,7 @@ fn publications_reach_sockets_of_all_versions() {
             HandlerEvent::Open => cx.subscribe("news").unwrap(),
             HandlerEvent::Message(_, payload) => {
                 let message = sinews_server::Prepared::text(String::from_utf8_lossy(payload));
-                cx.publish("news", &message).unwrap();
+                cx.publish("news", &message, PublishOptions::new()).unwrap();
             }
             _ => {}
         });
@@ -286,7 +287,7 @@ fn streaming_responses_share_the_connection() {
     }
     let router = Router::new().get("/news", |_| StreamingResponse::events(News)).post("/", |request| {
         let message = sinews_server::Prepared::text(String::from_utf8_lossy(request.body()));
-        request.topics().publish("news", &message, None).unwrap();
+        request.topics().publish("news", &message, PublishOptions::new()).unwrap();
         Response::new(204)
     });
     let server = serve(router);

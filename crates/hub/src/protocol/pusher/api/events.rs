@@ -17,13 +17,15 @@ use crate::access::auth::{Action, Rights};
 use crate::apps::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
 };
-use crate::apps::encode::{ChannelPublication, INTERNAL_EVENT, parse_socket_id};
+use crate::apps::encode::INTERNAL_EVENT;
 use crate::apps::live::{EventTarget, LiveApp};
 use crate::http::error_response;
 use crate::model::MessageContent;
 use crate::model::brief::brief_error;
 use crate::model::json::{TOO_DEEP, borrowed, exceeds_depth_in_text, read_object};
 use crate::model::problem::Problem;
+use crate::model::publication::{Publication, PublishedContent};
+use crate::model::socket_id::parse_socket_id;
 use crate::streams::service::StreamService;
 
 /// An event of a request.
@@ -240,23 +242,23 @@ fn publish(
     let mut waiting = WaitingEvents::default();
     for checked @ CheckedEvent { event, .. } in checked {
         let socket_id = event.socket_id.as_deref();
-        let of_channels = ChannelPublication::from_server(&event.name, event.data.get(), socket_id);
+        let for_user = |user| PublishedContent::from_server(&event.name, event.data.get(), socket_id, user);
+        let for_channels = for_user(None);
         for (topic, recipients) in topics_of(app, checked) {
-            let of_user = recipients.user().map(|user| {
-                ChannelPublication::from_server_for_user((&event.name, event.data.get(), socket_id), user)
-            });
-            let published = of_user.as_ref().unwrap_or(&of_channels);
+            let users_own = recipients.user().map(|user| for_user(Some(user)));
+            let published = users_own.as_ref().unwrap_or(&for_channels);
             match (waits, waits && is_durable(&topic)) {
                 (false, _) => {
                     let target = EventTarget::new(Arc::clone(app), recipients.channel().into());
-                    services.hub.publish_to_channel(out, (&topic, target), published);
+                    let publication = Publication::new(&topic, published);
+                    services.hub.publish_to_channel(out, &publication, target);
                 }
                 (true, true) => {
-                    let content = published.content().clone();
+                    let content = published.message().clone();
                     let seal = app.options.seal(&topic, content.bytes());
                     waiting.stored.push((topic, content, seal));
                 }
-                (true, false) => waiting.others.push((topic, published.content().clone())),
+                (true, false) => waiting.others.push((topic, published.message().clone())),
             }
         }
     }
@@ -328,7 +330,7 @@ fn answer(
                     return error_response(&problem);
                 }
                 for (topic, content) in &others {
-                    services.hub.publish(&mut publisher, topic, content, true);
+                    services.hub.publish(&mut publisher, &Publication::new(topic, &content.into()));
                 }
                 response
             })

@@ -30,7 +30,7 @@ fn publish(directory: &Directory, name: &str, size: usize) -> Position {
         at = Some(position);
         Prepared::binary(vec![0; size])
     };
-    directory.publish_with_history(name, &[], make, PublishOrigin { posts: &[], except: None });
+    directory.append(name, &[], make, PublishOrigin { posts: &[], except: None });
     at.expect("the topic has history")
 }
 
@@ -57,12 +57,7 @@ fn histories_of_many_topics_share_a_memory_limit() {
     assert_eq!(found, entries);
     assert!(
         directory
-            .publish_with_history(
-                "other",
-                &[],
-                |_| unreachable!(),
-                PublishOrigin { posts: &[], except: None }
-            )
+            .append("other", &[], |_| unreachable!(), PublishOrigin { posts: &[], except: None })
             .is_none()
     );
 }
@@ -249,7 +244,7 @@ fn publication_of_another_server_keeps_its_position() {
     let at = |sequence, epoch| {
         let message = Prepared::text("x");
         let from = PublishOrigin { posts: &[], except: None };
-        directory.publish_at("kept.a", &[], (Position { epoch, sequence }, &message), from)
+        directory.append_at("kept.a", &[], Position { epoch, sequence }, &message, from)
     };
     assert!(at(2, first.epoch).is_ok() && at(3, first.epoch).is_ok());
     assert!(at(2, first.epoch).is_ok(), "it is there already");
@@ -260,7 +255,7 @@ fn publication_of_another_server_keeps_its_position() {
     let message = Prepared::text("x");
     let position = Position { epoch: 5, sequence: 1 };
     let from = PublishOrigin { posts: &[], except: None };
-    assert!(directory.publish_at("kept.b", &[], (position, &message), from).is_ok());
+    assert!(directory.append_at("kept.b", &[], position, &message, from).is_ok());
     assert_eq!(sequences(&directory, "kept.b"), (position, vec![1]), "it had not begun here");
     assert_eq!(publish(&directory, "kept.a", 10).sequence, 10);
 }

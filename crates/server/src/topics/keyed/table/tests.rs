@@ -143,7 +143,7 @@ fn client_has_a_share_of_the_memory_that_removed_keys_free() {
         };
         world.write(topic, &write)
     };
-    let share = |of| world.table.shares.lock().unwrap().get(&client(of)).copied().unwrap_or_default();
+    let share = |of| world.table.shares.lock().get(&client(of)).copied().unwrap_or_default();
     let delete = |topic: &str, key: &str| world.write(topic, &KeyWrite::delete(key.to_owned())).unwrap();
     // Over topics, and together with the topics.
     let full = Err(KeyError::ClientFull(SHARE));
@@ -177,7 +177,7 @@ fn client_has_a_share_of_the_memory_that_removed_keys_free() {
         state.expire(later + std::time::Duration::from_secs(3_600), 10)
     });
     assert_eq!(share(3), 0);
-    assert!(!world.table.shares.lock().unwrap().contains_key(&client(3)), "nothing remains of the client");
+    assert!(!world.table.shares.lock().contains_key(&client(3)), "nothing remains of the client");
     // Keys of another server replace those of clients.
     let topic = world.table.find("b").unwrap();
     world.table.change(&topic, |state| state.disown(9));
@@ -188,7 +188,7 @@ fn client_has_a_share_of_the_memory_that_removed_keys_free() {
 fn keys_of_other_servers_count_toward_the_shares_of_their_clients() {
     const CLIENT: NonZeroU64 = NonZeroU64::MAX;
     let share = |world: &TestTable| {
-        let shares = world.table.shares.lock().unwrap().clone();
+        let shares = world.table.shares.lock().clone();
         assert!(shares.keys().all(|client| *client == CLIENT));
         shares.get(&CLIENT).copied().unwrap_or_default()
     };

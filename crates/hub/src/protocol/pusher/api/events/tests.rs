@@ -27,7 +27,7 @@ fn events_of_a_request_are_appended_if_the_queues_have_space_for_all() {
             let data = format!("\"{}\"", "x".repeat(*size));
             (
                 topic.to_string(),
-                ChannelPublication::from_server("e", &data, None).content().clone(),
+                PublishedContent::from_server("e", &data, None, None).message().clone(),
                 String::new(),
             )
         };

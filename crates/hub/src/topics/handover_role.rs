@@ -9,53 +9,25 @@
 //! their position. It delivers other publications at once and forwards them. A process with a predecessor forwards its
 //! publications to it, except for messages that the predecessor has delivered itself.
 
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
-use super::channels::PublishedChannel;
-use super::node_publications::QueuedPublication;
-use super::{HubTopics, TopicForm, TopicPublisher};
+use super::HubTopics;
 use crate::access::auth::Revocation;
-use crate::apps::encode::{ChannelPublication, parse_socket_id, socket_id_text};
+use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
-use crate::model::nodes::NodePublicationId;
-use crate::model::{MessageContent, is_reserved};
+use crate::model::event::Event;
+use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, WaitingPublication};
+use crate::model::socket_id::{parse_socket_id, socket_id_text};
 use crate::wire::{ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender};
 
 /// The predecessor and the successor of this process, if there are any.
 #[derive(Debug, Default)]
-pub(super) struct Authority {
+pub(super) struct HandoverRole {
     pub(super) successor: Option<Successor>,
-    pub(super) predecessor: Option<FrameSender>,
-}
-
-/// Origin of a publication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PublicationOrigin {
-    Local,
-    /// The predecessor, which waits for the publication.
-    PredecessorAwaits,
-    /// The predecessor, which has delivered it already.
-    PredecessorDelivered,
-    Successor,
-}
-
-/// Source of a publication.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PublicationSource {
-    pub(super) origin: PublicationOrigin,
-    /// The socket of the client of an app that has published.
-    pub(super) socket: Option<u128>,
-    /// The connection that does not receive the publication.
-    pub(super) exclude: Option<ConnectionId>,
-}
-
-impl From<PublicationOrigin> for PublicationSource {
-    fn from(origin: PublicationOrigin) -> Self {
-        Self { origin, socket: None, exclude: None }
-    }
+    predecessor: Option<FrameSender>,
 }
 
 /// The successor process.
@@ -63,27 +35,35 @@ impl From<PublicationOrigin> for PublicationSource {
 pub(super) struct Successor {
     sender: FrameSender,
     /// Publications that the successor has not confirmed. `None` after it has stopped confirming.
-    awaited: Mutex<Option<VecDeque<(PublicationSource, String, MessageContent)>>>,
+    awaited: Mutex<Option<VecDeque<WaitingPublication>>>,
 }
 
-impl Authority {
-    /// The predecessor, if it has to receive publications of this origin.
-    pub(super) fn predecessor_for(&self, origin: PublicationOrigin) -> Option<&FrameSender> {
-        self.predecessor.as_ref().filter(|_| origin != PublicationOrigin::PredecessorDelivered)
+impl HandoverRole {
+    /// Passes a publication to the predecessor, if there is one that has not delivered it.
+    pub(super) fn pass_to_predecessor(&self, publication: &Publication<'_, '_>, position: Option<Position>) {
+        let Publication { topic, content, origin, sender, .. } = *publication;
+        let Some(predecessor) = &self.predecessor else { return };
+        if origin == (PublicationOrigin::Predecessor { awaits: false }) {
+            return;
+        }
+        let (kind, body) = content.message().parts();
+        let head = HandoverHead::Published {
+            topic: topic.to_owned(),
+            kind,
+            position: position.map(Into::into),
+            answers: origin == PublicationOrigin::Predecessor { awaits: true },
+            sender: sender.into(),
+        };
+        predecessor.send_or_cut(HandoverFrame { head, body });
     }
 }
 
 impl Successor {
     /// Queues a publication for the successor; returns whether the queue had capacity.
-    pub(super) fn forward(
-        &self,
-        topic: &str,
-        content: &MessageContent,
-        kept: bool,
-        source: PublicationSource,
-    ) -> bool {
-        let (kind, body) = content.parts();
-        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, sender: source.sender() };
+    pub(super) fn forward(&self, publication: &Publication<'_, '_>, kept: bool) -> bool {
+        let Publication { topic, content, sender, .. } = *publication;
+        let (kind, body) = content.message().parts();
+        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, sender: sender.into() };
         let frame = HandoverFrame { head, body };
         // One order for both queues.
         let mut awaited = self.lock();
@@ -92,50 +72,29 @@ impl Successor {
             return false;
         }
         if kept && let Some(awaited) = &mut *awaited {
-            awaited.push_back((source, topic.to_owned(), content.clone()));
+            awaited.push_back(publication.into());
         }
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<(PublicationSource, String, MessageContent)>>> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<WaitingPublication>>> {
+        self.awaited.lock()
     }
 }
 
-/// Encodes a publication for the predecessor.
-pub(super) fn published(
-    topic: &str,
-    content: &MessageContent,
-    position: Option<Position>,
-    source: PublicationSource,
-) -> HandoverFrame {
-    let (kind, body) = content.parts();
-    let (topic, position) = (topic.to_owned(), position.map(Into::into));
-    HandoverFrame {
-        head: HandoverHead::Published {
-            topic,
-            kind,
-            position,
-            answers: source.origin == PublicationOrigin::PredecessorAwaits,
-            sender: source.sender(),
-        },
-        body,
+/// The sender as a frame has it.
+impl From<PublicationSender> for HandoverSender {
+    fn from(PublicationSender { socket, exclude, .. }: PublicationSender) -> Self {
+        Self { socket: socket.map(socket_id_text), exclude: exclude.map(|id| id.to_string()) }
     }
 }
 
-impl PublicationSource {
-    /// The publisher as a frame has it.
-    fn sender(&self) -> HandoverSender {
-        HandoverSender {
-            socket: self.socket.map(socket_id_text),
-            exclude: self.exclude.map(|id| id.to_string()),
-        }
-    }
-
-    /// The source of a publication of another process.
-    fn new(origin: PublicationOrigin, sender: &HandoverSender) -> Self {
+/// The sender of a publication of another process.
+impl From<&HandoverSender> for PublicationSender {
+    fn from(sender: &HandoverSender) -> Self {
         let socket = sender.socket.as_deref().and_then(parse_socket_id);
-        Self { origin, socket, exclude: sender.exclude.as_deref().and_then(ConnectionId::parse) }
+        let exclude = sender.exclude.as_deref().and_then(ConnectionId::parse);
+        Self { socket, exclude, excludes_publisher: false }
     }
 }
 
@@ -160,22 +119,22 @@ impl MessageContent {
 }
 
 impl HubTopics {
-    pub(super) fn read_authority(&self) -> RwLockReadGuard<'_, Authority> {
-        self.authority.read().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn read_role(&self) -> RwLockReadGuard<'_, HandoverRole> {
+        self.role.read()
     }
 
-    fn write_authority(&self) -> RwLockWriteGuard<'_, Authority> {
-        self.authority.write().unwrap_or_else(PoisonError::into_inner)
+    fn write_role(&self) -> RwLockWriteGuard<'_, HandoverRole> {
+        self.role.write()
     }
 
-    /// Transfers authority to the successor. Returns all histories at this point, and the epochs of topics.
+    /// Lets the successor assign positions. Returns all histories at this point, and the epochs of topics.
     pub(crate) fn begin_handover(
         &self,
         sender: FrameSender,
         publisher: &Publisher,
     ) -> (Vec<TopicSnapshot>, Vec<u8>) {
-        let mut authority = self.write_authority();
-        authority.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
+        let mut role = self.write_role();
+        role.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
         self.node_publications.start_queue();
         let histories = publisher.histories();
         // Read epochs after the histories: a topic that is evicted in between has another epoch.
@@ -208,16 +167,16 @@ impl HubTopics {
         self.other_nodes().map(|_| self.node_publications.delivered())
     }
 
-    /// Publishes the queue.
-    pub(crate) fn publish_queued(&self, out: &mut Publisher) {
-        while let Some(QueuedPublication { topic, content, exclude, origin }) =
-            self.node_publications.next_queued()
-        {
-            let event_channel = self.channel_from(&topic, origin);
-            let authority = self.read_authority();
+    /// Delivers the queue.
+    pub(crate) fn deliver_queued(&self, out: &mut Publisher) {
+        while let Some(waiting) = self.node_publications.next_queued() {
+            let content = (&waiting.content).into();
+            let publication = waiting.publication(&content);
+            let channel = self.channel(&publication);
+            let role = self.read_role();
             // A further successor has its own.
-            if authority.successor.is_none() {
-                self.deliver_admitted(authority, out, (&topic, event_channel), (&content, exclude));
+            if role.successor.is_none() {
+                self.deliver(role, out, &publication, channel.as_ref());
             }
         }
     }
@@ -229,27 +188,27 @@ impl HubTopics {
 
     /// Forwards publications of this process to its predecessor.
     pub(crate) fn set_predecessor(&self, predecessor: FrameSender) {
-        self.write_authority().predecessor = Some(predecessor);
+        self.write_role().predecessor = Some(predecessor);
     }
 
     /// The predecessor has exited.
     pub(crate) fn clear_predecessor(&self) {
-        self.write_authority().predecessor = None;
+        self.write_role().predecessor = None;
     }
 
     /// Ends publishing in this process: queued publications are sent to the successor, followed by the end mark.
     pub(crate) fn finish_handover(&self) {
-        self.write_authority().successor = None;
+        self.write_role().successor = None;
     }
 
     /// Passes revocations of this process to the other processes of a handover.
     pub(crate) fn share_revocations(&self, all: &[Revocation]) {
-        let authority = self.read_authority();
+        let role = self.read_role();
         for frame in HandoverFrame::from_revocations(all) {
-            if let Some(predecessor) = &authority.predecessor {
+            if let Some(predecessor) = &role.predecessor {
                 predecessor.send_or_cut(frame.clone());
             }
-            if let Some(successor) = &authority.successor
+            if let Some(successor) = &role.successor
                 && !successor.sender.try_send(frame)
             {
                 tracing::error!("queue to the successor process is full: a revocation is lost there");
@@ -258,150 +217,75 @@ impl HubTopics {
     }
 
     /// Publishes a message that the predecessor has forwarded, perhaps of a topic that retains it.
-    pub(crate) fn publish_for_predecessor(
+    pub(crate) fn publish_from_predecessor(
         &self,
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        (kept, sender): (bool, &HandoverSender),
+        kept: bool,
+        sender: &HandoverSender,
     ) {
-        self.count(topic);
-        let channel = self.channel(topic);
-        let origin =
-            if kept { PublicationOrigin::PredecessorAwaits } else { PublicationOrigin::PredecessorDelivered };
-        let publication = ChannelPublication::new(content);
-        let authority = self.read_authority();
-        let source = PublicationSource::new(origin, sender);
-        self.publish_framed(&authority, out, topic, &publication, source);
-        drop(authority);
-        let except = self.subscriber(source.exclude);
-        self.publish_plain(out, (topic, channel.as_ref()), &publication, except.into());
+        let (content, origin) = (content.into(), PublicationOrigin::Predecessor { awaits: kept });
+        let publication = Publication::new(topic, &content).with_sender(sender.into());
+        self.publish(out, &publication.with_origin(origin));
     }
 
-    /// Delivers a publication in a message of another node of the cluster.
-    pub(crate) fn deliver_from_cluster(
-        &self,
-        out: &mut Publisher,
-        topic: &str,
-        (content, exclude): (&MessageContent, Option<ConnectionId>),
-        origin: NodePublicationId,
-    ) {
-        let event_channel = self.channel_from(topic, origin);
-        let authority = self.read_authority();
-        // The successor receives it from the cluster as well, and returns it with its position.
-        let queued =
-            || QueuedPublication { topic: topic.to_owned(), content: content.clone(), exclude, origin };
-        if self.has_history(topic)
-            && !self.node_publications.admit(origin, authority.successor.is_some(), queued)
-        {
-            return;
-        }
-        self.deliver_admitted(authority, out, (topic, event_channel), (content, exclude));
-    }
-
-    fn deliver_admitted(
-        &self,
-        authority: RwLockReadGuard<'_, Authority>,
-        out: &mut Publisher,
-        (topic, event_channel): (&str, Option<PublishedChannel<'_>>),
-        (content, exclude): (&MessageContent, Option<ConnectionId>),
-    ) {
-        self.count(topic);
-        let publication = ChannelPublication::new(content);
-        let source = PublicationSource { exclude, ..PublicationOrigin::Local.into() };
-        let except = self.subscriber(exclude);
-        if self.is_durable(topic) {
-            self.publish_unstored(out, topic, &publication, None);
-        } else if self.is_framed(topic) {
-            let channel = self.recoverable_channel(topic);
-            let mut assigned = None;
-            let make = |position| {
-                let predecessor = authority.predecessor.as_ref().filter(|_| self.has_history(topic));
-                if let Some(predecessor) = predecessor {
-                    predecessor.send_or_cut(published(topic, content, position, source));
-                }
-                assigned = position;
-                content.framed(topic, position)
-            };
-            TopicPublisher::publish_with(out, &TopicForm::Framed.topic(topic), make, except);
-            self.publish_recoverable(out, channel, (topic, &publication), assigned, source);
-        }
-        drop(authority);
-        self.publish_plain(out, (topic, event_channel.as_ref()), &publication, except.into());
-    }
-
-    /// Delivers a message that the successor has published, perhaps of a client with a socket.
+    /// Delivers a message that the successor has published, perhaps as an answer to a publication of this process.
     pub(crate) fn deliver_from_successor(
         &self,
         out: &mut Publisher,
         topic: &str,
         content: &MessageContent,
-        (position, answers, sender): (Option<Position>, bool, &HandoverSender),
+        position: Option<Position>,
+        answers: bool,
+        sender: &HandoverSender,
     ) {
-        let event_channel = self.channel(topic);
-        let authority = self.read_authority();
-        let Some(successor) = &authority.successor else { return };
-        let mut source = PublicationSource::new(PublicationOrigin::Successor, sender);
-        if answers && let Some((from, ..)) = successor.lock().as_mut().and_then(VecDeque::pop_front) {
-            source = from;
-        }
-        let (origin, except) = (source.origin, self.subscriber(source.exclude));
-        let (message, publication) = (content.framed(topic, position), ChannelPublication::new(content));
-        let framed = TopicForm::Framed.topic(topic);
-        match position {
-            Some(position) => {
-                let channel = self.recoverable_channel(topic);
-                // No caller needs the number of subscribers, and a full mailbox recovers from the history.
-                let _ = out.publish_at_except(&framed, position, &message, except);
-                if self.is_durable(topic) {
-                    self.relay_recoverable(out, topic, &publication, position);
-                }
-                self.publish_recoverable(out, channel, (topic, &publication), Some(position), source);
-            }
-            None if is_reserved(topic) => {}
-            None if self.is_durable(topic) => {
-                self.publish_unstored(out, topic, &publication, source.socket);
+        let content = content.into();
+        let publication = Publication::new(topic, &content).with_sender(sender.into()).at(position);
+        let publication = publication.with_origin(PublicationOrigin::Successor);
+        let channel = self.channel(&publication);
+        let role = self.read_role();
+        let Some(successor) = &role.successor else { return };
+        let awaited = answers.then(|| successor.lock().as_mut().and_then(VecDeque::pop_front)).flatten();
+        match awaited {
+            // The forms without positions have received it.
+            Some(WaitingPublication { origin, sender, .. }) => {
+                let publication = publication.with_origin(origin).with_sender(sender);
+                self.deliver_positioned(&role, out, &publication);
             }
             None => {
-                TopicPublisher::publish_with(out, &framed, |_| message, except);
+                self.deliver(role, out, &publication, channel.as_ref());
             }
-        }
-        if let Some(predecessor) = authority.predecessor_for(origin) {
-            predecessor.send_or_cut(published(topic, content, position, source));
-        }
-        drop(authority);
-        if origin == PublicationOrigin::Successor {
-            self.count(topic);
-            self.publish_plain(out, (topic, event_channel.as_ref()), &publication, except.into());
         }
     }
 
     /// Whether an event of a server waits for its position in the topic, which the successor process assigns.
     pub(crate) fn awaits_position(&self, topic: &str) -> bool {
-        let authority = self.read_authority();
-        let Some(successor) = &authority.successor else { return false };
+        let role = self.read_role();
+        let Some(successor) = &role.successor else { return false };
         let awaited = successor.lock();
-        let mut of_topic = awaited.iter().flatten().filter(|(_, awaited, _)| awaited == topic);
-        of_topic.any(|(.., content)| !ChannelPublication::new(content).encode(topic).is_of_client)
+        let mut waiting = awaited.iter().flatten().filter(|waiting| waiting.topic == topic);
+        waiting.any(|waiting| !Event::from_content(&waiting.content).is_from_client())
     }
 
     /// The successor sends no more publications.
     pub(crate) fn stop_awaiting_successor(&self) {
-        if let Some(successor) = &self.read_authority().successor {
+        if let Some(successor) = &self.read_role().successor {
             *successor.lock() = None;
         }
     }
 
-    /// Takes authority back after the successor has exited. Returns whether there was one.
+    /// Assigns positions again after the successor has exited. Returns whether there was one.
     pub(crate) fn end_handover(&self, out: &mut Publisher) -> bool {
-        let mut authority = self.write_authority();
-        let Some(successor) = authority.successor.take() else { return false };
+        let mut role = self.write_role();
+        let Some(successor) = role.successor.take() else { return false };
         // Publish the unconfirmed messages in order, before any other.
-        for (source, topic, content) in successor.lock().take().unwrap_or_default() {
-            self.publish_framed(&authority, out, &topic, &ChannelPublication::new(&content), source);
+        for waiting in successor.lock().take().unwrap_or_default() {
+            let content = (&waiting.content).into();
+            self.deliver_positioned(&role, out, &waiting.publication(&content));
         }
-        drop(authority);
-        self.publish_queued(out);
+        drop(role);
+        self.deliver_queued(out);
         true
     }
 }
@@ -414,6 +298,7 @@ mod tests {
     use crate::access::namespaces::order::PatternSwitch;
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
+    use crate::model::nodes::NodePublicationId;
     use crate::wire::{FrameReceiver, frame_queue};
 
     /// A process without workers; the test reads its histories.
@@ -441,7 +326,17 @@ mod tests {
 
         fn publish(&self, text: &str) {
             let content = MessageContent::Text(text.to_owned().into());
-            self.hub.publish(&mut self.publisher.clone(), "kept.a", &content, true);
+            self.publish_from("kept.a", &content, PublicationSender::default());
+        }
+
+        fn publish_from(&self, topic: &str, content: &MessageContent, sender: PublicationSender) {
+            let content = content.into();
+            let publication = Publication::new(topic, &content).with_sender(sender);
+            self.hub.publish(&mut self.publisher(), &publication);
+        }
+
+        fn publisher(&self) -> Publisher {
+            self.publisher.clone()
         }
 
         /// The retained texts, each with its sequence.
@@ -481,8 +376,8 @@ mod tests {
         fn publish_forwarded(&self, receiver: &FrameReceiver) {
             while let Some(HandoverFrame { head, body }) = receiver.take() {
                 let HandoverHead::Publish { topic, kind, kept, sender } = head else { panic!("{head:?}") };
-                let (content, source) = (MessageContent::from_wire(kind, body), (kept, &sender));
-                self.hub.publish_for_predecessor(&mut self.publisher.clone(), &topic, &content, source);
+                let content = MessageContent::from_wire(kind, body);
+                self.hub.publish_from_predecessor(&mut self.publisher(), &topic, &content, kept, &sender);
             }
         }
 
@@ -492,9 +387,9 @@ mod tests {
                 let HandoverHead::Published { topic, kind, position, answers, sender } = head else {
                     panic!("{head:?}")
                 };
-                let published = (position.map(Into::into), answers, &sender);
-                let content = MessageContent::from_wire(kind, body);
-                self.hub.deliver_from_successor(&mut self.publisher.clone(), &topic, &content, published);
+                let (content, position) = (MessageContent::from_wire(kind, body), position.map(Into::into));
+                let out = &mut self.publisher();
+                self.hub.deliver_from_successor(out, &topic, &content, position, answers, &sender);
             }
         }
     }
@@ -537,7 +432,7 @@ mod tests {
         }
         assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
         for process in [&first, &second] {
-            let left = process.hub.read_authority();
+            let left = process.hub.read_role();
             let awaited = left.successor.as_ref().unwrap().lock();
             assert!(awaited.as_ref().unwrap().is_empty());
         }
@@ -552,11 +447,11 @@ mod tests {
         let (successor, to_third) = frame_queue();
         let from_third = third.take_over(second.hub.begin_handover(successor, &second.publisher));
         let event = MessageContent::Event(r#"{"event":"client-e"}"#.into());
-        let out = &mut first.publisher.clone();
-        first.hub.publish_client_event(out, "kept.a", &event, 7 << 64 | 5);
+        let sender = PublicationSender { socket: Some(7 << 64 | 5), ..PublicationSender::default() };
+        first.publish_from("kept.a", &event, sender);
         first.publish("of a server");
         // The client is at the second process, and recovers at the first process after the exit of the others.
-        second.hub.publish_client_event(&mut second.publisher.clone(), "kept.a", &event, 7 << 64 | 5);
+        second.publish_from("kept.a", &event, sender);
         second.publish_forwarded(&to_second);
         third.publish_forwarded(&to_third);
         second.deliver_published(&from_third);
@@ -585,16 +480,15 @@ mod tests {
         let (exclude, content) = (ConnectionId { process: 7, number: 9 }, MessageContent::Text("a".into()));
         for process in [&first, &second] {
             for topic in ["kept.a", "live.a"] {
-                let out = &mut process.publisher.clone();
-                process.hub.publish_except(out, topic, &content, Some(exclude));
+                let sender = PublicationSender { exclude: Some(exclude), ..PublicationSender::default() };
+                process.publish_from(topic, &content, sender);
             }
         }
         let mut excluded = Vec::new();
         while let Some(frame) = to_second.take() {
             let HandoverHead::Publish { topic, kind, kept, sender } = frame.head else { panic!() };
             let content = MessageContent::from_wire(kind, frame.body);
-            let out = &mut second.publisher.clone();
-            second.hub.publish_for_predecessor(out, &topic, &content, (kept, &sender));
+            second.hub.publish_from_predecessor(&mut second.publisher(), &topic, &content, kept, &sender);
             excluded.push(sender.exclude);
         }
         while let Some(frame) = from_second.take() {
@@ -610,7 +504,10 @@ mod tests {
         fn receive(&self, number: u64) {
             let content = MessageContent::Text(number.to_string().into());
             let origin = NodePublicationId { node: 9, start: 1, number, index: 0 };
-            self.hub.deliver_from_cluster(&mut self.publisher.clone(), "kept.a", (&content, None), origin);
+            let content = (&content).into();
+            let publication = Publication::new("kept.a", &content);
+            self.hub
+                .publish(&mut self.publisher(), &publication.with_origin(PublicationOrigin::Node(origin)));
         }
 
         /// Takes over, as the successor with connections to the cluster and to the predecessor.
@@ -619,7 +516,7 @@ mod tests {
             let delivered = predecessor.hub.node_publications.delivered();
             let receiver = self.take_over(histories);
             self.hub.inherit_delivered(Some(&delivered), 0);
-            self.hub.publish_queued(&mut self.publisher.clone());
+            self.hub.deliver_queued(&mut self.publisher.clone());
             receiver
         }
     }

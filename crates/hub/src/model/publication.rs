@@ -1,0 +1,141 @@
+//! Publications.
+
+use std::cell::OnceCell;
+
+use sinews_server::Position;
+
+use crate::model::MessageContent;
+use crate::model::connection_id::ConnectionId;
+use crate::model::event::Event;
+use crate::model::nodes::NodePublicationId;
+use crate::model::socket_id::parse_socket_id;
+
+/// A publication: a content for a topic, and where it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publication<'a, 'c> {
+    pub(crate) topic: &'a str,
+    pub(crate) content: &'a PublishedContent<'c>,
+    /// The position that a stream or another process has assigned.
+    pub(crate) position: Option<Position>,
+    pub(crate) origin: PublicationOrigin,
+    pub(crate) sender: PublicationSender,
+}
+
+/// Where a publication comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PublicationOrigin {
+    /// A client or a backend of this process.
+    #[default]
+    Local,
+    /// The stream of a durable topic, which has assigned the position.
+    Stream,
+    /// Another node of the cluster.
+    Node(NodePublicationId),
+    /// The predecessor process, which waits for the position of some publications, and has delivered the others.
+    Predecessor { awaits: bool },
+    /// The successor process.
+    Successor,
+}
+
+/// The sender of a publication.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PublicationSender {
+    /// The socket of the client of an app that has published.
+    pub(crate) socket: Option<u128>,
+    /// The connection that does not receive the publication, in this process or in another one.
+    pub(crate) exclude: Option<ConnectionId>,
+    /// The publishing connection does not receive the publication.
+    pub(crate) excludes_publisher: bool,
+}
+
+impl<'a, 'c> Publication<'a, 'c> {
+    /// Creates a publication of this process.
+    pub(crate) fn new(topic: &'a str, content: &'a PublishedContent<'c>) -> Self {
+        let (origin, sender) = (PublicationOrigin::Local, PublicationSender::default());
+        Self { topic, content, position: None, origin, sender }
+    }
+
+    pub(crate) fn with_origin(self, origin: PublicationOrigin) -> Self {
+        Self { origin, ..self }
+    }
+
+    pub(crate) fn with_sender(self, sender: PublicationSender) -> Self {
+        Self { sender, ..self }
+    }
+
+    /// Sets the position, if it is assigned already.
+    pub(crate) fn at(self, position: Option<Position>) -> Self {
+        Self { position, ..self }
+    }
+}
+
+/// A publication that waits for another process.
+#[derive(Clone, Debug)]
+pub(crate) struct WaitingPublication {
+    pub(crate) topic: String,
+    pub(crate) content: MessageContent,
+    pub(crate) origin: PublicationOrigin,
+    pub(crate) sender: PublicationSender,
+}
+
+impl From<&Publication<'_, '_>> for WaitingPublication {
+    fn from(publication: &Publication<'_, '_>) -> Self {
+        Self {
+            topic: publication.topic.to_owned(),
+            content: publication.content.message().clone(),
+            origin: publication.origin,
+            sender: publication.sender,
+        }
+    }
+}
+
+impl WaitingPublication {
+    /// Returns the publication, with its content as encodings need it.
+    pub(crate) fn publication<'a, 'c>(&'a self, content: &'a PublishedContent<'c>) -> Publication<'a, 'c> {
+        let Self { topic, origin, sender, .. } = self;
+        Publication { topic, content, position: None, origin: *origin, sender: *sender }
+    }
+}
+
+/// The content of a publication to one or more topics. Its other form is made once, when it is needed.
+#[derive(Debug)]
+pub(crate) enum PublishedContent<'a> {
+    /// Any content, and its event.
+    Message(&'a MessageContent, OnceCell<Event<'a>>),
+    /// An event of an app's server, and its content.
+    Event(Event<'a>, OnceCell<MessageContent>),
+}
+
+impl<'a> From<&'a MessageContent> for PublishedContent<'a> {
+    fn from(message: &'a MessageContent) -> Self {
+        Self::Message(message, OnceCell::new())
+    }
+}
+
+impl<'a> PublishedContent<'a> {
+    /// An event of an app's server: its data is the JSON of a string, as received. With a user, its channel is that of the
+    /// user.
+    pub(crate) fn from_server(
+        name: &'a str,
+        data: &'a str,
+        socket_id: Option<&str>,
+        user: Option<&'a str>,
+    ) -> Self {
+        let (socket_id, user) = (socket_id.and_then(parse_socket_id), user.map(Into::into));
+        Self::Event(Event { socket_id, user, ..Event::new(name, data) }, OnceCell::new())
+    }
+
+    pub(crate) fn message(&self) -> &MessageContent {
+        match self {
+            Self::Message(message, _) => message,
+            Self::Event(event, message) => message.get_or_init(|| event.to_content()),
+        }
+    }
+
+    pub(crate) fn event(&self) -> &Event<'a> {
+        match self {
+            Self::Message(message, event) => event.get_or_init(|| Event::from_content(message)),
+            Self::Event(event, _) => event,
+        }
+    }
+}
