@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use self::server::StartedServer;
 use crate::args::{CompareArgs, load_plan};
 use crate::interrupt::Interrupt;
-use crate::load;
+use crate::load::{self, WatchedProcesses};
 use crate::measure::verdict;
 use crate::output::{print, print_status};
 use crate::plan::{LoadMode, LoadPlan};
@@ -130,7 +130,8 @@ fn measure(one: &Contender, args: &CompareArgs, interrupt: &Interrupt) -> Result
         None => None,
     };
     let pids: Vec<u32> = started.iter().map(StartedServer::id).collect();
-    let outcome = load::run(one.plan.clone(), (&pids, true), interrupt, |_| ())?;
+    let watched = WatchedProcesses { pids: &pids, children: true };
+    let outcome = load::run(one.plan.clone(), watched, interrupt, |_| ())?;
     if !interrupt.is_interrupted() {
         check(&outcome.tally).map_err(|fault| format!("comparison is invalid: {}: {fault}", one.name))?;
     }

@@ -112,7 +112,7 @@ fn start(args: &IdleArgs, steps: &[usize], epoch: Instant) -> Result<Vec<IdleLoa
         plan.sources = source_addresses(args, &plan.target.remote, connections)?;
         let plan = Arc::new(plan);
         let threads = LoadThreads::start(&plan, epoch)?;
-        limits::check_descriptors(&threads, plan.threads, (connections, most), descriptors)?;
+        limits::check_descriptors(&threads, plan.threads, connections, most, descriptors)?;
         loads.push(IdleLoad { plan, threads, index });
     }
     Ok(loads)

@@ -67,11 +67,11 @@ pub(crate) enum RunPhase {
 /// is interrupted before the measurement.
 pub(crate) fn run(
     plan: Arc<LoadPlan>,
-    watched: (&[u32], bool),
+    watched: WatchedProcesses<'_>,
     interrupt: &Interrupt,
     mut show: impl FnMut(RunProgress),
 ) -> Result<LoadResult, String> {
-    let before = usage(watched)?;
+    let before = watched.usage()?;
     let epoch = Instant::now();
     let load_threads = LoadThreads::start(&plan, epoch)?;
     let mut watch = RunMonitor {
@@ -79,12 +79,12 @@ pub(crate) fn run(
         plan: &plan,
         watched,
         interrupt,
-        last: (epoch, 0),
+        last: MessageCount { at: epoch, messages: 0 },
         samples: Vec::new(),
         show: &mut show,
     };
     watch.until_open(epoch);
-    let open_memory = usage(watched)?;
+    let open_memory = watched.usage()?;
     let begin = Instant::now();
     let from = begin + plan.warm_up;
     let mut window = RunWindow { begin, from, until: plan.count.is_none().then_some(from + plan.duration) };
@@ -92,7 +92,8 @@ pub(crate) fn run(
     let server = watch.measure(&mut window)?;
     let ended = Instant::now();
     watch.settle();
-    let settled_memory = if plan.settle.is_zero() { None } else { usage(watched)?.map(|usage| usage.memory) };
+    let settled_memory =
+        if plan.settle.is_zero() { None } else { watched.usage()?.map(|usage| usage.memory) };
     let (samples, missing) = (std::mem::take(&mut watch.samples), watch.missing());
     let open = load_threads.sum(|live| live.open.get());
     let backend = load_threads.backend;
@@ -124,17 +125,33 @@ pub(crate) fn run(
     })
 }
 
-fn usage((pids, children): (&[u32], bool)) -> Result<Option<ProcessUsage>, String> {
-    if pids.is_empty() { Ok(None) } else { process::usage(pids, children).map(Some) }
+/// The server's processes, whose usage a run measures. Without any, nothing is measured.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct WatchedProcesses<'a> {
+    pub(crate) pids: &'a [u32],
+    /// Whether their child processes are measured too.
+    pub(crate) children: bool,
+}
+
+impl WatchedProcesses<'_> {
+    fn usage(self) -> Result<Option<ProcessUsage>, String> {
+        if self.pids.is_empty() { Ok(None) } else { process::usage(self.pids, self.children).map(Some) }
+    }
+}
+
+/// Number of messages at a time.
+struct MessageCount {
+    at: Instant,
+    messages: u64,
 }
 
 struct RunMonitor<'a, S> {
     load_threads: &'a LoadThreads,
     plan: &'a LoadPlan,
-    watched: (&'a [u32], bool),
+    watched: WatchedProcesses<'a>,
     interrupt: &'a Interrupt,
-    /// Time of the last sample, and the message count at that time.
-    last: (Instant, u64),
+    /// The count in the last sample.
+    last: MessageCount,
     samples: Vec<Sample>,
     show: &'a mut S,
 }
@@ -167,8 +184,8 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
         if self.interrupt.is_interrupted() {
             return Err("interrupted before anything was measured".to_owned());
         }
-        let first = usage(self.watched)?;
-        let mut progress = (Instant::now(), 0);
+        let first = self.watched.usage()?;
+        let mut progress = MessageCount { at: Instant::now(), messages: 0 };
         loop {
             let now = Instant::now();
             if self.interrupt.is_interrupted() {
@@ -185,7 +202,7 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
                 SHOWN.min(window.until.map_or(STEP * 5, |until| until.saturating_duration_since(now))),
             );
         }
-        let last = usage(self.watched)?;
+        let last = self.watched.usage()?;
         self.sample(RunPhase::Measuring, Some(*window));
         let drain_deadline = window.until.map(|until| until + self.plan.timeout);
         while drain_deadline.is_some_and(|drain_deadline| Instant::now() < drain_deadline)
@@ -206,12 +223,12 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
     }
 
     /// Whether no answer has arrived for so long that none will: otherwise a run with --count would not end.
-    fn is_stuck(&self, progress: &mut (Instant, u64)) -> bool {
+    fn is_stuck(&self, progress: &mut MessageCount) -> bool {
         let messages = self.load_threads.sum(|live| live.messages.get());
-        if messages != progress.1 {
-            *progress = (Instant::now(), messages);
+        if messages != progress.messages {
+            *progress = MessageCount { at: Instant::now(), messages };
         }
-        progress.0.elapsed() >= self.plan.timeout
+        progress.at.elapsed() >= self.plan.timeout
     }
 
     fn all_answered(&self) -> bool {
@@ -233,7 +250,7 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
     }
 
     fn sample_if_due(&mut self, phase: RunPhase, window: RunWindow) {
-        if self.last.0.elapsed() >= SHOWN {
+        if self.last.at.elapsed() >= SHOWN {
             self.sample(phase, Some(window));
         }
     }
@@ -242,10 +259,10 @@ impl<S: FnMut(RunProgress)> RunMonitor<'_, S> {
     fn sample(&mut self, phase: RunPhase, window: Option<RunWindow>) {
         let now = Instant::now();
         let messages = self.load_threads.sum(|live| live.messages.get());
-        let took = now.saturating_duration_since(self.last.0).as_secs_f64();
-        let rate = messages.saturating_sub(self.last.1) as f64 / took.max(1e-3);
-        self.last = (now, messages);
-        let memory = usage(self.watched).ok().flatten().map(|usage| usage.memory);
+        let took = now.saturating_duration_since(self.last.at).as_secs_f64();
+        let rate = messages.saturating_sub(self.last.messages) as f64 / took.max(1e-3);
+        self.last = MessageCount { at: now, messages };
+        let memory = self.watched.usage().ok().flatten().map(|usage| usage.memory);
         let fraction = match window {
             Some(RunWindow { begin, until: Some(until), .. }) => {
                 let whole = until.saturating_duration_since(begin).as_secs_f64();

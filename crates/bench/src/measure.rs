@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::args::{LoadArgs, ReportArgs, load_plan};
 use crate::interrupt::Interrupt;
+use crate::load::WatchedProcesses;
 use crate::output::{print, print_status};
 use crate::plan::LoadPlan;
 use crate::progress::ProgressDisplay;
@@ -36,7 +37,7 @@ pub(crate) fn run(
 
 fn measure(plan: &Arc<LoadPlan>, report: &ReportArgs, interrupt: &Interrupt) -> Result<LoadResult, String> {
     let mut progress = ProgressDisplay::new(report.quiet);
-    let watched = (&report.pid[..], report.children);
+    let watched = WatchedProcesses { pids: &report.pid, children: report.children };
     let outcome = load::run(plan.clone(), watched, interrupt, |now| progress.show(&now));
     progress.end();
     let mut outcome = outcome?;

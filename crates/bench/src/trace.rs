@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::interrupt::Interrupt;
-use super::load;
+use super::load::{self, WatchedProcesses};
 use super::plan::LoadPlan;
 use super::result::SystemCalls;
 
@@ -35,7 +35,7 @@ pub(crate) fn calls_per_message(
     }
     let mut short = LoadPlan::clone(plan);
     (short.duration, short.warm_up, short.count) = (MEASURED, Duration::ZERO, None);
-    let outcome = load::run(Arc::new(short), (&[], false), interrupt, |_| ());
+    let outcome = load::run(Arc::new(short), WatchedProcesses::default(), interrupt, |_| ());
     end(&mut child)?;
     let summary = fs::read_to_string(&log).map_err(|error| error.to_string());
     let _ = fs::remove_file(&log);

@@ -262,7 +262,8 @@ impl Redis {
             count_max: ENTRIES_MAX,
             bytes_max: ENTRIES_BYTES,
         };
-        let (is_end, mut entries) = self.query(&request.command(copy.key)).await.map(entries::answer)?;
+        let (is_end, found) = self.query(&request.command(copy.key)).await?;
+        let (is_end, mut entries) = entries::answer(is_end, found);
         if let (Some((known, fingerprint)), Some(first)) = (copy.last, entries.first())
             && offset(&first.id) == Some(known)
         {
@@ -458,7 +459,8 @@ impl BrokerEngine for Redis {
                 bytes_max: max_bytes - batches.len(),
             };
             let answer = self.query(&request.command(&key)).await;
-            let (is_end, entries) = answer.map(entries::answer).map_err(BrokerError::failed)?;
+            let (is_end, found) = answer.map_err(BrokerError::failed)?;
+            let (is_end, entries) = entries::answer(is_end, found);
             for entry in &entries {
                 let offset =
                     offset(&entry.id).ok_or_else(|| BrokerError::failed(unexpected_id(&entry.id)))?;

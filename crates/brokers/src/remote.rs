@@ -283,7 +283,8 @@ impl RemoteBroker {
 impl RemoteBroker {
     fn queue(
         &self,
-        (stream, partition): (&str, u32),
+        stream: &str,
+        partition: u32,
         records: Records,
         is_once: bool,
     ) -> Result<Pending, AppendError> {
@@ -321,11 +322,11 @@ impl RemoteBroker {
 
 impl Broker for RemoteBroker {
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError> {
-        self.queue((stream, partition), records, false)
+        self.queue(stream, partition, records, false)
     }
 
     fn publish_once(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError> {
-        self.queue((stream, partition), records, true)
+        self.queue(stream, partition, records, true)
     }
 
     fn deduplicates(&self) -> bool {

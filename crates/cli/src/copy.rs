@@ -179,22 +179,24 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
     let shift = i128::from(start) - i128::from(ends.earliest);
     let mut waiting = VecDeque::new();
     let (mut next, mut count) = (ends.earliest, 0);
-    let to = (stream.name(), number, BROKER_WITHIN);
     while next < ends.readable {
         let read = partition.read(next, READ_BYTES).map_err(|error| error.to_string())?;
         for batch in record::iter(&read.batches) {
             let batch = batch.map_err(|error| error.to_string())?;
             for (base, records) in appends(&batch)? {
                 count += u64::from(records.count());
-                waiting.push_back((i128::from(base) + shift, publish(to, &records, broker)?));
-                if waiting.len() >= WINDOW {
-                    waiting.pop_front().map_or(Ok(()), check)?;
+                let pending = publish(stream.name(), number, &records, broker, BROKER_WITHIN)?;
+                waiting.push_back((i128::from(base) + shift, pending));
+                if waiting.len() >= WINDOW
+                    && let Some((expected, pending)) = waiting.pop_front()
+                {
+                    check(expected, pending)?;
                 }
             }
         }
         next = read.next;
     }
-    waiting.into_iter().try_for_each(check)?;
+    waiting.into_iter().try_for_each(|(expected, pending)| check(expected, pending))?;
     let how = match shift {
         0 => "the offsets are the same".to_owned(),
         shift => format!("offsets are {shift:+}"),
@@ -223,7 +225,7 @@ fn appends(batch: &Batch<'_>) -> Result<Vec<(u64, Records)>, String> {
 }
 
 /// Checks that records have the expected offsets at the broker: other writers or gaps would shift them.
-fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
+fn check(expected: i128, mut pending: Pending) -> Result<(), String> {
     let acknowledged = within(BROKER_WITHIN, "acknowledged nothing", |waker| {
         match pending.poll(Durability::Broker, &mut Context::from_waker(waker)) {
             Poll::Ready(result) => Some(result),
@@ -242,9 +244,11 @@ fn check((expected, mut pending): (i128, Pending)) -> Result<(), String> {
 
 /// Publishes, and waits up to the limit for queue capacity.
 fn publish(
-    (stream, number, limit): (&str, u32, Duration),
+    stream: &str,
+    number: u32,
     records: &Records,
     broker: &dyn Broker,
+    limit: Duration,
 ) -> Result<Pending, String> {
     loop {
         match broker.publish(stream, number, records.clone()) {
@@ -327,12 +331,9 @@ mod tests {
         let mut builder = RecordBuilder::new();
         builder.push(1, b"", b"x", ValueKind::Bytes).unwrap();
         let records = builder.finish().unwrap();
-        let to = ("s", 0, Duration::ZERO);
-        assert!(publish(to, &records, &*broker).is_ok());
-        assert_eq!(
-            publish(to, &records, &*broker).unwrap_err(),
-            "the broker has had no queue capacity for 0 seconds"
-        );
+        let publish = || publish("s", 0, &records, &*broker, Duration::ZERO);
+        assert!(publish().is_ok());
+        assert_eq!(publish().unwrap_err(), "the broker has had no queue capacity for 0 seconds");
         let never: Result<(), String> = within(Duration::from_millis(1), "given no answer", |_| None);
         assert_eq!(never.unwrap_err(), "the broker has given no answer for 0 seconds");
     }

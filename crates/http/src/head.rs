@@ -43,12 +43,13 @@ impl<'h> RequestHead<'h> {
         parts: RequestParts,
         lines: &'h [HeaderLine],
     ) -> Result<Self, HeadError> {
-        let (method, target) = (method(bytes, parts.method), text(bytes, parts.target));
+        let method = method(bytes, parts.method);
+        let target = text(bytes, parts.target);
         if !fits_method(target, method) {
             return Err(HeadError::Target);
         }
         let framing = BodyFraming::from_request(parts.version, bytes, lines)?;
-        Ok(Self::assemble(bytes, parts, lines, (method, target), framing))
+        Ok(Self::assemble(bytes, parts, lines, method, target, framing))
     }
 
     /// Assembles a head from the parts of a valid one.
@@ -58,15 +59,17 @@ impl<'h> RequestHead<'h> {
         lines: &'h [HeaderLine],
         framing: BodyFraming,
     ) -> Self {
-        let first_line = (method(bytes, parts.method), text(bytes, parts.target));
-        Self::assemble(bytes, parts, lines, first_line, framing)
+        let method = method(bytes, parts.method);
+        let target = text(bytes, parts.target);
+        Self::assemble(bytes, parts, lines, method, target, framing)
     }
 
     fn assemble(
         bytes: &'h [u8],
         parts: RequestParts,
         lines: &'h [HeaderLine],
-        (method, target): (&'h str, &'h str),
+        method: &'h str,
+        target: &'h str,
         framing: BodyFraming,
     ) -> Self {
         let (path, query) = split_target(target);

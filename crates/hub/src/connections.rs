@@ -383,7 +383,7 @@ impl ConnectionRegistry {
 
     /// Closes connections; returns their number.
     pub(crate) fn close_all(&self, selector: &ConnectionSelector, code: CloseCode, reason: &str) -> usize {
-        self.close_if(selector, (code, reason), |_| true)
+        self.close_if(selector, code, reason, |_| true)
     }
 
     /// Changes the rights of connections; returns their number.
@@ -397,7 +397,8 @@ impl ConnectionRegistry {
     fn close_if(
         &self,
         selector: &ConnectionSelector,
-        (code, reason): (CloseCode, &str),
+        code: CloseCode,
+        reason: &str,
         is_affected: impl Fn(&Rights) -> bool,
     ) -> usize {
         let reason: Arc<str> = reason.into();

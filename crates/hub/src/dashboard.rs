@@ -131,7 +131,8 @@ impl Handler for DashboardClient {
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
-    (hub, live): (Arc<HubTopics>, LivePolicy),
+    hub: Arc<HubTopics>,
+    live: LivePolicy,
     Backends { store, cluster }: Backends,
     server_info: ServerInfo,
 ) -> io::Result<Periodic> {

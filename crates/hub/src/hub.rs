@@ -155,8 +155,9 @@ impl Hub {
         let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
         webhooks.start(server.publisher(), nodes, has_predecessor)?;
         let beside = services.clone();
-        let watched = (Arc::clone(&topics), live);
-        let mut tasks = vec![dashboard::start(server.monitor(), server.publisher(), watched, beside, info)?];
+        let hub = Arc::clone(&topics);
+        let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
+        let mut tasks = vec![dashboard];
         if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
             start_streams(store, &topics, cluster.as_deref(), &publisher)?;
@@ -166,7 +167,7 @@ impl Hub {
                 publisher.observe_subscriptions(cluster.observer());
                 let changed = Arc::clone(cluster);
                 publisher.share_presence(move || changed.note_presence());
-                Some(RunningLink::start(cluster, (Arc::clone(&topics), cluster_live), server.publisher())?)
+                Some(RunningLink::start(cluster, Arc::clone(&topics), cluster_live, server.publisher())?)
             }
             None => {
                 let subscribed = Arc::clone(topics.subscribed());

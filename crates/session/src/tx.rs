@@ -145,7 +145,7 @@ impl<'a> Tx<'a> {
             return Err(Misuse::Closing);
         }
         if let Some((format, chunked)) = self.connection.body_format() {
-            self.queue_body(message, (format, chunked), exempt);
+            self.queue_body(message, format, chunked, exempt);
             return Ok(self.queued());
         }
         if self.connection.is_mid_message() {
@@ -178,12 +178,7 @@ impl<'a> Tx<'a> {
     }
 
     /// Queues a message of a streaming response, which is encoded once for all responses of its format.
-    fn queue_body(
-        &mut self,
-        message: &Prepared,
-        (format, chunked): (&'static BodyFormat, bool),
-        exempt: bool,
-    ) {
+    fn queue_body(&mut self, message: &Prepared, format: &'static BodyFormat, chunked: bool, exempt: bool) {
         let encoded = message.body(format);
         let bytes = encoded.bytes(chunked);
         if bytes.is_empty() {

@@ -327,8 +327,8 @@ pub(crate) trait Driver {
         ready!(self.poll_next_turn(cx));
         self.link().expect_pieces(false);
         loop {
-            if let Some(whole) = self.poll_whole(cx) {
-                return Poll::Ready(Some(Ok(self.link().detach_whole_message(whole))));
+            if let Some((kind, at)) = self.poll_whole(cx) {
+                return Poll::Ready(Some(Ok(self.link().detach_whole_message(kind, at))));
             }
             if let Some(event) = self.arrived(cx) {
                 if let Some(message) = self.link().detach_message(event) {
@@ -377,7 +377,9 @@ pub(crate) trait Driver {
     fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
-        (kind, part, last): (Kind, &[u8], bool),
+        kind: Kind,
+        part: &[u8],
+        last: bool,
     ) -> Poll<Result<(), Error>> {
         ready!(self.poll_capacity(cx));
         Poll::Ready(accepted(self.link().queue_piece(kind, part, last)))

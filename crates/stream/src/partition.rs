@@ -79,7 +79,8 @@ enum AppendPosition {
 impl Partition {
     /// Opens an existing directory, or creates the partition in it.
     pub(crate) fn open(
-        (stream, number): (Arc<str>, u32),
+        stream: Arc<str>,
+        number: u32,
         dir: PathBuf,
         pool: &Arc<WriterPool>,
         config: &StreamConfig,
@@ -90,9 +91,10 @@ impl Partition {
             PriorState::Closed(tail) => (Some(tail), false),
             PriorState::New(tail) => (Some(tail), true),
         };
-        let rule = (config.fsync, (pool.clock)());
-        let recovered = recover::open(&*pool.disk, &dir, (&stream, number), tail, rule)?;
-        let (is_clean, entries) = (recovered.is_clean, VecDeque::from(recovered.entries));
+        let now = (pool.clock)();
+        let recovered = recover::open(&*pool.disk, &dir, &stream, number, tail, config.fsync, now)?;
+        let is_clean = recovered.is_clean;
+        let entries = VecDeque::from(recovered.entries);
         let state = State {
             config: config.clone(),
             sealed_bytes: entries.iter().rev().skip(1).map(|entry| entry.summary.bytes).sum(),
@@ -168,7 +170,8 @@ impl Partition {
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
-        (base, appended): (u64, u64),
+        base: u64,
+        appended: u64,
         records: Records,
     ) -> Result<Pending, AppendError> {
         // The log searches by this time; the broker searches by the records' times. A producer whose clock is ahead must

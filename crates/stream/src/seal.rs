@@ -78,7 +78,7 @@ impl Seal {
         let word = |at| u64_at(header, at);
         let length_and_count = u64::from(u32_at(header, 4)) | u64::from(u32_at(header, 24)) << 32;
         let flags = u64::from(u32_at(header, 28));
-        siphash(self.key, [self.base, position, length_and_count, word(8), word(16), flags])
+        siphash(self.key.0, self.key.1, [self.base, position, length_and_count, word(8), word(16), flags])
     }
 }
 
@@ -191,7 +191,7 @@ fn is_unfinished(file: &[u8], base: u64) -> bool {
 }
 
 /// SipHash-2-4 (Aumasson and Bernstein, 2012) of whole words.
-fn siphash((k0, k1): (u64, u64), words: [u64; 6]) -> u64 {
+fn siphash(k0: u64, k1: u64, words: [u64; 6]) -> u64 {
     let mut v = [
         k0 ^ 0x736f_6d65_7073_6575,
         k1 ^ 0x646f_7261_6e64_6f6d,
@@ -242,12 +242,13 @@ mod tests {
     fn tag_is_siphash_2_4() {
         // The standard library has the same function, deprecated because its name is that of its algorithm.
         use std::hash::{Hasher, SipHasher};
-        let key = (0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+        let k0 = 0x0706_0504_0302_0100;
+        let k1 = 0x0f0e_0d0c_0b0a_0908;
         for seed in 0..100u64 {
             let words = [0, 1, 2, 3, 4, 5].map(|n: u64| (n + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let mut hasher = SipHasher::new_with_keys(key.0, key.1);
+            let mut hasher = SipHasher::new_with_keys(k0, k1);
             words.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
-            assert_eq!(siphash(key, words), hasher.finish());
+            assert_eq!(siphash(k0, k1, words), hasher.finish());
         }
     }
 

@@ -50,33 +50,37 @@ impl Stream {
     /// Opens the files of an existing stream. A missing partition is created anew and reported as a loss. `clean` is
     /// the state of the last clean close, if there was one.
     pub(crate) fn open(
-        name: (&str, u64),
+        name: &str,
+        created: u64,
         dir: PathBuf,
         pool: &Arc<WriterPool>,
         config: &StreamConfig,
         clean: Option<&CleanClose>,
     ) -> Result<OpenedStream, OpenError> {
-        Self::open_or_create(name, dir, pool, config, (clean, false))
+        Self::open_or_create(name, created, dir, pool, config, clean, false)
     }
 
     /// Opens a stream that this process has just created.
     pub(crate) fn open_new(
-        name: (&str, u64),
+        name: &str,
+        created: u64,
         dir: PathBuf,
         pool: &Arc<WriterPool>,
         config: &StreamConfig,
         clean: &CleanClose,
     ) -> io::Result<Self> {
-        let opened = Self::open_or_create(name, dir, pool, config, (Some(clean), true)).map_err(into_io)?;
-        Ok(opened.stream)
+        let opened = Self::open_or_create(name, created, dir, pool, config, Some(clean), true);
+        Ok(opened.map_err(into_io)?.stream)
     }
 
     fn open_or_create(
-        (name, created): (&str, u64),
+        name: &str,
+        created: u64,
         dir: PathBuf,
         pool: &Arc<WriterPool>,
         config: &StreamConfig,
-        (clean, is_new): (Option<&CleanClose>, bool),
+        clean: Option<&CleanClose>,
+        is_new: bool,
     ) -> Result<OpenedStream, OpenError> {
         let name: Arc<str> = name.into();
         let groups_bytes = clean.map(|clean| clean.groups_bytes);
@@ -153,7 +157,7 @@ impl Stream {
                 prior = PriorState::Unknown;
             }
             let name = self.inner.name.clone();
-            let opened = Partition::open((name, number), path, pool, config, prior)?;
+            let opened = Partition::open(name, number, path, pool, config, prior)?;
             added.push(opened.partition);
             losses.extend(opened.losses);
             is_clean &= is_unknown || opened.is_clean;
@@ -274,7 +278,7 @@ impl Stream {
 
     /// The groups with their committed offsets, by name.
     pub fn group_infos(&self) -> Vec<GroupInfo> {
-        self.inner.groups.all().iter().map(GroupInfo::from).collect()
+        self.inner.groups.all().iter().map(|(name, offsets)| GroupInfo::new(name, offsets)).collect()
     }
 
     /// Records the stream's metadata for the time that it is closed. The stream must be closed.

@@ -151,8 +151,8 @@ fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
     match path {
         "echo" => echo(address, SMALL, 1, rounds),
         "burst" => echo(address, MEDIUM, IN_FLIGHT, rounds),
-        "fan-out" => fan_out(address, ("/subscribe", "/publish"), PUBLICATIONS, rounds),
-        "wildcard" => fan_out(address, ("/subscribe-pattern", "/publish-matched"), MATCHED, rounds),
+        "fan-out" => fan_out(address, "/subscribe", "/publish", PUBLICATIONS, rounds),
+        "wildcard" => fan_out(address, "/subscribe-pattern", "/publish-matched", MATCHED, rounds),
         "json" => json_fan_out(address, rounds),
         "http" => http(address, rounds),
         "publish" => publish(address, rounds),
@@ -175,7 +175,8 @@ fn echo(address: SocketAddr, len: usize, count: usize, rounds: usize) -> Result<
 
 fn fan_out(
     address: SocketAddr,
-    (subscribe, publish): (&str, &str),
+    subscribe: &str,
+    publish: &str,
     publications: usize,
     rounds: usize,
 ) -> Result<()> {

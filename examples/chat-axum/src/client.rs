@@ -47,7 +47,8 @@ async fn converse(
     mut stop: watch::Receiver<bool>,
 ) -> (CloseCode, &'static str) {
     let Seat { welcome, mut events, place } = seat;
-    let mut pace = Pace::new(options.pace);
+    let (burst, refill) = options.pace;
+    let mut pace = Pace::new(burst, refill);
     // Queued messages are sent while `next` waits, so that this loop never waits for a slow client. A slow
     // client reaches the limit of its queue, and `Options::slow_consumer` determines the result.
     let _ = websocket.try_send(welcome);
@@ -107,7 +108,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new((burst, refill): (u32, Duration)) -> Self {
+    fn new(burst: u32, refill: Duration) -> Self {
         Self { tokens: burst, burst, refill, refilled: Instant::now() }
     }
 

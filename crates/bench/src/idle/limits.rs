@@ -34,17 +34,19 @@ fn table_size(descriptors: usize) -> usize {
 pub(super) fn check_descriptors(
     load_threads: &LoadThreads,
     threads: usize,
-    (connections, all): (usize, usize),
+    connections: usize,
+    all: usize,
     descriptors: usize,
 ) -> Result<(), String> {
-    too_few_descriptors(is_ring(load_threads.backend), threads, (connections, all), descriptors)
-        .map_or(Ok(()), Err)
+    let is_ring = is_ring(load_threads.backend);
+    too_few_descriptors(is_ring, threads, connections, all, descriptors).map_or(Ok(()), Err)
 }
 
 fn too_few_descriptors(
     ring: bool,
     threads: usize,
-    (connections, all): (usize, usize),
+    connections: usize,
+    all: usize,
     descriptors: usize,
 ) -> Option<String> {
     let advice = "raise the hard limit (ulimit -Hn, LimitNOFILE= in a unit)";
@@ -122,9 +124,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_descriptor_limit_and_its_settings() {
-        let of = |ring, threads, connections| {
-            too_few_descriptors(ring, threads, (connections, connections), 20_000)
-        };
+        let of =
+            |ring, threads, connections| too_few_descriptors(ring, threads, connections, connections, 20_000);
         assert_eq!(of(true, 5, 100_000), None);
         let error = of(true, 1, 100_000).unwrap();
         assert!(

@@ -381,9 +381,8 @@ impl App for LoadApp {
         self.thread_state.at(Instant::now());
         let Self { conns, thread_state, resources, config, plain, .. } = self;
         let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return Flow::Continue };
-        let with = (resources, &*config);
         let result = match &mut conn.tls {
-            None => conn.protocol.receive(chunk, &mut conn.traffic, thread_state, with),
+            None => conn.protocol.receive(chunk, &mut conn.traffic, thread_state, resources, config),
             Some(tls) => {
                 plain.clear();
                 match tls.receive(chunk, plain) {
@@ -392,7 +391,9 @@ impl App for LoadApp {
                     Ok(()) if thread_state.plan.http2 && !tls.is_http2() => {
                         Err(ConnectionFailure::new(FailureKind::Tls, "the server did not select h2 by ALPN"))
                     }
-                    Ok(()) => conn.protocol.receive(plain, &mut conn.traffic, thread_state, with),
+                    Ok(()) => {
+                        conn.protocol.receive(plain, &mut conn.traffic, thread_state, resources, config)
+                    }
                 }
             }
         };
@@ -473,7 +474,8 @@ impl App for LoadApp {
         self.thread_state.at(Instant::now());
         let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::take) else { return };
         let failed = !conn.open;
-        self.handle_closed(closing::failure_of(&why, conn.open), conn);
+        let (failure, text) = closing::failure_of(&why, conn.open);
+        self.handle_closed(failure, text, conn);
         // Failed connections are retried with the next tick, successful connections are replaced immediately.
         if !failed {
             self.open_replacements(io);

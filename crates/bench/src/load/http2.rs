@@ -87,7 +87,8 @@ impl Http2Load {
         chunk: &mut [u8],
         traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
-        (resources, config): (&mut Resources, &Arc<Config>),
+        resources: &mut Resources,
+        config: &Arc<Config>,
     ) -> Result<(), ConnectionFailure> {
         let mut at = 0;
         loop {
@@ -123,7 +124,7 @@ impl Http2Load {
                     }
                 }
                 Some(Event::Response { stream, head, ends }) if head.status() >= 200 => {
-                    self.sockets.open(index_of(stream), &head, ends, (config, now))?;
+                    self.sockets.open(index_of(stream), &head, ends, config, now)?;
                 }
                 Some(Event::Reset { stream, .. }) if self.sockets.is_socket_over(index_of(stream)) => {}
                 Some(Event::Reset { code, violation, .. }) => return Err(reset(code, violation)),

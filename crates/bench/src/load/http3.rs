@@ -40,7 +40,8 @@ impl Http3Load {
         event: Event<'_>,
         traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
-        with: (&mut Resources, &Arc<Config>),
+        resources: &mut Resources,
+        config: &Arc<Config>,
     ) -> Result<(), ConnectionFailure> {
         if let Event::GoAway { .. } = event {
             return Err(ConnectionFailure::new(
@@ -49,7 +50,7 @@ impl Http3Load {
             ));
         }
         match self {
-            Self::WebSockets(load) => load.receive(event, traffic, thread_state, with),
+            Self::WebSockets(load) => load.receive(event, traffic, thread_state, resources, config),
             Self::Requests(requests) => requests.receive(event, traffic, thread_state),
         }
     }

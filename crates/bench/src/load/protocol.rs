@@ -86,10 +86,11 @@ impl LoadProtocol {
         chunk: &mut [u8],
         traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
-        with: (&mut Resources, &Arc<Config>),
+        resources: &mut Resources,
+        config: &Arc<Config>,
     ) -> Result<(), ConnectionFailure> {
         if let Self::Http2(http2) = self {
-            return http2.receive(chunk, traffic, thread_state, with);
+            return http2.receive(chunk, traffic, thread_state, resources, config);
         }
         let Some(traffic) = traffic.first_mut() else { return Ok(()) };
         let tracker = &mut traffic.tracker;
@@ -97,15 +98,15 @@ impl LoadProtocol {
             Self::Http2(_) | Self::Http3(_) => Ok(()),
             Self::Tcp(tcp) => {
                 tcp.receive(chunk, tracker, thread_state)?;
-                tcp.send(tracker, thread_state, with.0);
+                tcp.send(tracker, thread_state, resources);
                 Ok(())
             }
             Self::Http(http) => {
                 http.receive(chunk, tracker, thread_state)?;
-                http.send(tracker, thread_state, with.0);
+                http.send(tracker, thread_state, resources);
                 Ok(())
             }
-            Self::WebSocket(websocket) => websocket.receive(chunk, traffic, thread_state, with),
+            Self::WebSocket(websocket) => websocket.receive(chunk, traffic, thread_state, resources, config),
         }
     }
 

@@ -61,7 +61,8 @@ impl<S> StreamedSockets<S> {
         index: usize,
         head: &ResponseFields<'_>,
         ends: bool,
-        (config, now): (&Arc<Config>, Time),
+        config: &Arc<Config>,
+        now: Time,
     ) -> Result<(), ConnectionFailure> {
         let Some(socket) = self.sockets.get_mut(index) else { return Ok(()) };
         socket.open(head, ends, config, now)?;

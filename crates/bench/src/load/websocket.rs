@@ -58,10 +58,11 @@ impl WebSocketLoad {
         chunk: &mut [u8],
         traffic: &mut SocketTraffic,
         thread_state: &mut ThreadState,
-        with: (&mut Resources, &Arc<Config>),
+        resources: &mut Resources,
+        config: &Arc<Config>,
     ) -> Result<(), ConnectionFailure> {
         match self {
-            Self::Open(session) => receive(session, chunk, traffic, thread_state, with.0),
+            Self::Open(session) => receive(session, chunk, traffic, thread_state, resources),
             Self::Nothing => Ok(()),
             Self::Handshake { machine, received, .. } => {
                 received.extend_from_slice(chunk);
@@ -73,10 +74,13 @@ impl WebSocketLoad {
                     return Ok(());
                 };
                 let now = thread_state.time();
-                let session = Session::with_outbound(done.negotiated(), with.1.clone(), now, out);
+                let session = Session::with_outbound(done.negotiated(), config.clone(), now, out);
                 *self = Self::Open(Box::new(session));
                 let behind = &mut received[done.consumed()..];
-                if behind.is_empty() { Ok(()) } else { self.receive(behind, traffic, thread_state, with) }
+                if behind.is_empty() {
+                    return Ok(());
+                }
+                self.receive(behind, traffic, thread_state, resources, config)
             }
         }
     }
@@ -233,7 +237,8 @@ pub(super) fn receive(
 /// Passes a message that has arrived in a datagram to the session.
 pub(super) fn receive_datagram(
     session: &mut Session,
-    (kind, payload): (Kind, &mut [u8]),
+    kind: Kind,
+    payload: &mut [u8],
     SocketTraffic { role, tracker }: &mut SocketTraffic,
     thread_state: &mut ThreadState,
     resources: &mut Resources,

@@ -85,8 +85,12 @@ struct FollowedPartition {
     probe_at: Option<Instant>,
 }
 
-/// Topic and partition.
-type TopicPartition = (String, i32);
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct TopicPartition {
+    topic: String,
+    partition: i32,
+}
+
 type PartitionMap = BTreeMap<TopicPartition, FollowedPartition>;
 
 /// Callbacks of librdkafka, for each consuming client.
@@ -118,7 +122,7 @@ impl KafkaConsumer {
         });
         match topic_partition {
             Ok((topic, partition)) => {
-                self.queue((topic, partition), stream.to_owned(), from, LogSink::new(sink));
+                self.queue(topic, partition, stream.to_owned(), from, LogSink::new(sink));
                 self.signal.set();
             }
             Err(reason) => {
@@ -163,7 +167,7 @@ impl KafkaConsumer {
         let added = std::mem::take(&mut *lock(&self.added));
         let mut is_reachable = true;
         for mut added in added {
-            let topic_partition = (added.topic.clone(), added.partition);
+            let topic_partition = TopicPartition { topic: added.topic.clone(), partition: added.partition };
             if all.contains_key(&topic_partition) {
                 continue;
             }
@@ -172,7 +176,7 @@ impl KafkaConsumer {
                 lock(&self.added).push(added);
                 continue;
             }
-            let is_known = all.keys().any(|(topic, _)| *topic == added.topic);
+            let is_known = all.keys().any(|known| known.topic == added.topic);
             if is_reachable
                 && !is_known
                 && added.missing < CREATION_REQUESTS_MAX
@@ -247,12 +251,13 @@ impl KafkaConsumer {
 
     fn assign(
         &self,
-        (topic, partition): &TopicPartition,
+        topic_partition: &TopicPartition,
         offset: Offset,
     ) -> KafkaResult<PartitionQueue<ConsumerCallbacks>> {
-        let mut topic_partition = TopicPartitionList::new();
-        topic_partition.add_partition_offset(topic, *partition, offset)?;
-        self.consumer.incremental_assign(&topic_partition)?;
+        let TopicPartition { topic, partition } = topic_partition;
+        let mut assignment = TopicPartitionList::new();
+        assignment.add_partition_offset(topic, *partition, offset)?;
+        self.consumer.incremental_assign(&assignment)?;
         let queue = self.consumer.split_partition_queue(topic, *partition);
         queue.ok_or_else(|| KafkaError::Subscription(format!("{topic}/{partition}: no queue")))
     }
@@ -290,7 +295,8 @@ impl KafkaConsumer {
         while let Some(event) = self.consumer.poll(Duration::ZERO) {
             // The context has recorded errors.
             let Ok(message) = event else { continue };
-            let topic_partition = (message.topic().to_owned(), message.partition());
+            let topic_partition =
+                TopicPartition { topic: message.topic().to_owned(), partition: message.partition() };
             // These are first: the partition's own queue has the messages fetched later.
             if let Some(Err(reason)) = all
                 .get_mut(&topic_partition)
@@ -304,7 +310,7 @@ impl KafkaConsumer {
     /// Moves messages from the partition's queue into its log. Returns whether more work is immediately available.
     fn poll_partition(
         &self,
-        (topic, partition): &TopicPartition,
+        TopicPartition { topic, partition }: &TopicPartition,
         followed: &mut FollowedPartition,
         waker: &Waker,
     ) -> Result<bool, String> {
@@ -424,22 +430,23 @@ impl KafkaConsumer {
             .filter(|(_, followed)| followed.has_returned)
             .map(|(topic_partition, _)| topic_partition.clone())
             .collect();
-        for (topic, partition) in back {
-            let Some(mut followed) = all.remove(&(topic.clone(), partition)) else { continue };
+        for topic_partition in back {
+            let Some(mut followed) = all.remove(&topic_partition) else { continue };
             followed.has_returned = false;
             if followed.sink.last().is_none() {
                 // The log has no record to compare.
-                all.insert((topic, partition), followed);
+                all.insert(topic_partition, followed);
                 continue;
             }
+            let TopicPartition { topic, partition } = topic_partition;
             self.unassign(&topic, partition);
             let FollowedPartition { stream, from, sink, .. } = followed;
-            self.queue((topic, partition), stream, from, sink);
+            self.queue(topic, partition, stream, from, sink);
         }
     }
 
     /// Queues a partition that the thread assigns next.
-    fn queue(&self, (topic, partition): TopicPartition, stream: String, from: StartPosition, sink: LogSink) {
+    fn queue(&self, topic: String, partition: i32, stream: String, from: StartPosition, sink: LogSink) {
         let added = AddedPartition { stream, topic, partition, from, sink, retry_at: None, missing: 0 };
         lock(&self.added).push(added);
     }
@@ -448,11 +455,11 @@ impl KafkaConsumer {
         let Some(followed) = all.remove(topic_partition) else { return };
         self.status.followed.stop(
             &followed.stream,
-            u32::try_from(topic_partition.1).unwrap_or_default(),
+            u32::try_from(topic_partition.partition).unwrap_or_default(),
             reason,
         );
         self.status.mark_not_followed(&followed.name, reason);
-        self.unassign(&topic_partition.0, topic_partition.1);
+        self.unassign(&topic_partition.topic, topic_partition.partition);
     }
 
     fn unassign(&self, topic: &str, partition: i32) {

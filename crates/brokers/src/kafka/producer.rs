@@ -120,7 +120,7 @@ impl KafkaProducer {
     ) -> Result<Pending, AppendError> {
         let topic = self.config.topic(stream).map_err(failed)?;
         let min_offset = self.status.followed.min_offset(stream, partition)?;
-        let (append, pending) = KafkaAppend::new(records.count(), (stream, partition), min_offset);
+        let (append, pending) = KafkaAppend::new(records.count(), stream, partition, min_offset);
         let partition = i32::try_from(partition).map_err(|_| failed("Kafka has no such partition"))?;
         self.check_sizes(&records)?;
         if self.is_closed.load(Ordering::Relaxed) {
@@ -267,7 +267,7 @@ impl KafkaProducer {
 }
 
 impl KafkaAppend {
-    fn new(count: u32, (stream, partition): (&str, u32), min_offset: u64) -> (Arc<Self>, Pending) {
+    fn new(count: u32, stream: &str, partition: u32, min_offset: u64) -> (Arc<Self>, Pending) {
         let (completer, pending) = Pending::channel(count);
         let append = Self {
             remaining: AtomicU32::new(count),

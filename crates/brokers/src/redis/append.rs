@@ -92,16 +92,16 @@ impl<'a> AppendScript<'a> {
     ) -> RedisResult<Vec<RedisResult<Value>>> {
         if let Some(hash) = &self.hash {
             let answers: Vec<RedisResult<Value>> =
-                self.pipeline(batch, ("EVALSHA", hash)).query_async(connection).await?;
+                self.pipeline(batch, "EVALSHA", hash).query_async(connection).await?;
             if !answers.iter().all(is_unknown_script) {
                 return Ok(answers);
             }
         }
-        self.pipeline(batch, ("EVAL", APPEND)).query_async(connection).await
+        self.pipeline(batch, "EVAL", APPEND).query_async(connection).await
     }
 
     /// One script per append, called by its hash or its text.
-    fn pipeline(&self, batch: &[QueuedAppend], (command, script): (&str, &str)) -> Pipeline {
+    fn pipeline(&self, batch: &[QueuedAppend], command: &str, script: &str) -> Pipeline {
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors();
         for append in batch {

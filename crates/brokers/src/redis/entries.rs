@@ -59,7 +59,7 @@ impl EntriesRequest {
 }
 
 /// Whether the stream ends, and its entries.
-pub(super) fn answer((end, entries): (u8, StreamRangeReply)) -> (bool, Vec<StreamId>) {
+pub(super) fn answer(end: u8, entries: StreamRangeReply) -> (bool, Vec<StreamId>) {
     (end == 1, entries.ids)
 }
 

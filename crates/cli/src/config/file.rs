@@ -80,9 +80,9 @@ impl ConfigFile {
                     faults.push(format!("{}: {root} is a table: {header}", at(key.span().start)));
                     continue;
                 };
-                for section in named_sections((sectioned, has_keys), inner, &at, &mut faults) {
+                for section in named_sections(sectioned, has_keys, inner, &at, &mut faults) {
                     let NamedSection { name, shown, location, keys } = section;
-                    let parsed = Self::parse_keys(text, path, (sectioned.name, keys), (&[*sectioned], &[]));
+                    let parsed = Self::parse_keys(text, path, sectioned.name, keys, &[*sectioned], &[]);
                     match parsed {
                         Ok(file) => {
                             sections.push(FileSection { table: sectioned.name, name, location, file })
@@ -97,7 +97,7 @@ impl ConfigFile {
             Some(if is_table(&plain, root) { table.list().unwrap_or(root) } else { root })
         };
         let roots: Vec<_> = tables.iter().filter_map(elsewhere).collect();
-        match Self::parse_keys(text, path, ("", table.get_ref()), (&plain, &roots)) {
+        match Self::parse_keys(text, path, "", table.get_ref(), &plain, &roots) {
             Ok(file) if faults.is_empty() => Ok(Self { sections, ..file }),
             Ok(_) => Err(faults.join("\n")),
             Err(fault) => {
@@ -127,7 +127,7 @@ impl ConfigFile {
                 at(root.span().start)
             ));
         }
-        let parsed = Self::parse_keys(text, path, (schema.name, table.get_ref()), (&[schema], &[]));
+        let parsed = Self::parse_keys(text, path, schema.name, table.get_ref(), &[schema], &[]);
         let file = parsed.map_err(|fault| fault.replace(&format!("{}.", schema.name), ""))?;
         Ok(FileSection { table: schema.name, name: String::new(), location: at(0), file })
     }
@@ -136,14 +136,16 @@ impl ConfigFile {
     fn parse_keys(
         text: &str,
         path: &Path,
-        (name, table): (&str, &DeTable<'_>),
-        (tables, roots): (&Tables, &[&'static str]),
+        name: &str,
+        table: &DeTable<'_>,
+        tables: &Tables,
+        roots: &[&'static str],
     ) -> Result<Self, String> {
         let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
         let mut spans = Vec::new();
         list(name, table, tables, &mut spans);
         spans.retain(|span| !roots.contains(&&*span.name));
-        let unknown: Vec<String> = spans.iter().filter_map(|span| span.fault((tables, roots), &at)).collect();
+        let unknown: Vec<String> = spans.iter().filter_map(|span| span.fault(tables, roots, &at)).collect();
         if !unknown.is_empty() {
             return Err(unknown.join("\n"));
         }
@@ -219,7 +221,8 @@ struct NamedSection<'a> {
 /// Finds the tables in a table of the file that are sections of a table of the schema. With `has_keys`, other keys of the
 /// table of a list are read elsewhere.
 fn named_sections<'a>(
-    (schema, has_keys): (&Table, bool),
+    schema: &Table,
+    has_keys: bool,
     table: &'a DeTable<'a>,
     at: &impl Fn(usize) -> String,
     faults: &mut Vec<String>,
@@ -310,7 +313,8 @@ impl<'a> KeySpan<'a> {
     /// Returns an error about the key itself.
     fn fault(
         &self,
-        (tables, roots): (&Tables, &[&'static str]),
+        tables: &Tables,
+        roots: &[&'static str],
         at: &impl Fn(usize) -> String,
     ) -> Option<String> {
         let name = &self.name;

@@ -129,13 +129,13 @@ fn with_options<R: Runtime>(
     }
     for resolve in &args.dial.resolve {
         let address = resolve.address.to_string();
-        connect = connect.connect_to((&resolve.host, resolve.port), (&address, resolve.port));
+        connect = connect.connect_to(&resolve.host, resolve.port, &address, resolve.port);
     }
     for ConnectTo { from, to } in &args.dial.connect_to {
         let host = |host: &'_ str| if host.is_empty() { parsed.host.clone() } else { host.to_owned() };
         let (from, from_port) = (host(&from.0), from.1.unwrap_or(parsed.port));
         let (to, to_port) = (host(&to.0), to.1.unwrap_or(parsed.port));
-        connect = connect.connect_to((&from, from_port), (&to, to_port));
+        connect = connect.connect_to(&from, from_port, &to, to_port);
     }
     if parsed.secure || args.request.redirects > 0 {
         connect = connect.tls(tls::client(&args.tls)?);

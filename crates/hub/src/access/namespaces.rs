@@ -11,7 +11,7 @@ use sinews_server::{KeySubscription, PresenceInterval, SlowConsumer};
 
 pub(crate) use self::live::LiveNamespaces;
 use self::order::order;
-pub(crate) use self::rates::ConnectionRates;
+pub(crate) use self::rates::{ClientIdentity, ConnectionRates};
 pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
 use crate::error::HubError;
 use crate::model::check_pattern;

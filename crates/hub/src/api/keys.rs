@@ -114,7 +114,7 @@ fn read(
         rights.check_keyed(topic)?;
         keys.key_store().check_ready(topic)
     };
-    read_topic(&api.live, request, (topic, route), check, read)
+    read_topic(&api.live, request, topic, route, check, read)
 }
 
 /// Writes a key; the headers have the conditions.
@@ -155,15 +155,15 @@ fn write(
         if let Err(rejection) = check(&rights, &topic, &write) {
             return Ok(rejection.response().into());
         }
-        let access = (rights.creator(), plain_failure as fn(&Problem) -> Response);
-        return Ok(execute_write(api.key_store(), &publisher, (topic, write), access));
+        let store = api.key_store();
+        return Ok(execute_write(store, &publisher, topic, write, rights.creator(), plain_failure));
     };
     let keys = api.clone();
     Ok(Answer::later(async move {
         let decided = async {
             let rights = hooks.connect(rights, KEY_ROUTE).await?.rights;
             check(&rights, &topic, &write)?;
-            let write = hooks.write_key(&rights, &topic, (write, keys.max_message)).await?;
+            let write = hooks.write_key(&rights, &topic, write, keys.max_message).await?;
             Ok::<_, RequestRejection>((rights.creator(), write))
         };
         let (creator, write) = match decided.await {
@@ -190,20 +190,24 @@ fn plain_failure(problem: &Problem) -> Response {
 /// Writes a key under the conditions of the headers.
 pub(super) fn execute(
     request: &Request<'_>,
-    (topic, write): (&str, KeyWrite),
-    (store, creator): (KeyStore<'_>, Creator),
+    topic: &str,
+    write: KeyWrite,
+    store: KeyStore<'_>,
+    creator: Creator,
     failure: fn(&Problem) -> Response,
 ) -> Result<Answer, Problem> {
     let write = with_conditions(request, write)?;
-    Ok(execute_write(store, &request.publisher(), (topic.to_owned(), write), (creator, failure)))
+    Ok(execute_write(store, &request.publisher(), topic.to_owned(), write, creator, failure))
 }
 
 /// Writes a key: at once, unless another node or the log has to store it.
 fn execute_write(
     store: KeyStore<'_>,
     publisher: &Publisher,
-    (topic, write): (String, KeyWrite),
-    (creator, failure): (Creator, fn(&Problem) -> Response),
+    topic: String,
+    write: KeyWrite,
+    creator: Creator,
+    failure: fn(&Problem) -> Response,
 ) -> Answer {
     let (key, is_isolated) = (write.key().to_owned(), store.is_isolated());
     let outcome = store.write(&topic, write, creator, publisher);

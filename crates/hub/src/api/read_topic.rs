@@ -11,7 +11,8 @@ use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection
 pub(super) fn read_topic(
     live: &LivePolicy,
     request: &Request<'_>,
-    (topic, route): (String, &'static str),
+    topic: String,
+    route: &'static str,
     check: impl Fn(&Rights, &str) -> Result<(), Problem> + 'static,
     read: impl FnOnce(&str) -> Response + 'static,
 ) -> Result<Answer, Denied> {

@@ -86,14 +86,14 @@ fn try_publish(
                 Err(problem) => Err(problem),
             };
             match sent {
-                Ok(sent) => acknowledge(&name, sent, durability).await,
+                Ok((partition, pending)) => acknowledge(&name, partition, pending, durability).await,
                 Err(problem) => error_response(&problem),
             }
         }));
     }
     let stream = store.stream_to_publish(&name, &rights)?;
-    let sent = send(store, &stream, choice, records_of(request, store)?)?;
-    Ok(Answer::later(async move { acknowledge(&name, sent, durability).await }))
+    let (partition, pending) = send(store, &stream, choice, records_of(request, store)?)?;
+    Ok(Answer::later(async move { acknowledge(&name, partition, pending, durability).await }))
 }
 
 /// Appends; returns the partition, too.
@@ -108,11 +108,7 @@ fn send(
     Ok((partition, store.append(stream, partition, records)?))
 }
 
-async fn acknowledge(
-    name: &str,
-    (partition, mut pending): (u32, Pending),
-    durability: Durability,
-) -> Response {
+async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durability: Durability) -> Response {
     match pending.wait(durability).await {
         Ok(appended) => {
             let body = json!({
@@ -407,7 +403,7 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
         let mut next = store.seek(&stream, number, start)?;
         let mut source = store.source(&stream, number)?;
         while left > 0 && lines.bytes() < BYTES_MAX {
-            match read_once(store, &stream, number, &mut source, (next, READ_BYTES)).await {
+            match read_once(store, &stream, number, &mut source, next, READ_BYTES).await {
                 Ok((Some(read), _)) => {
                     left -= lines.push(number, read.batches, next, left, BYTES_MAX);
                     next = read.next;
@@ -430,7 +426,7 @@ pub(crate) fn list(
     let listed = || {
         let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
         let store = store.ok_or_else(streams_disabled)?;
-        store.list(&policy.rights(request)?, |_| true, (after.as_deref(), limit))
+        store.list(&policy.rights(request)?, |_| true, after.as_deref(), limit)
     };
     match listed() {
         Ok(page) => Response::json("").with_source(page.into_json()).with_header("Cache-Control", UNCACHED),

@@ -66,7 +66,7 @@ pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Resul
             let rights = hooks.connect(rights, "/topics/{name}").await?.rights;
             rights.may(Action::Publish, &topic)?;
             rights.check_publication(&topic, content.len(), &mut ConnectionRates::default())?;
-            let content = hooks.publish(&rights, &topic, (content, api.max_message)).await?;
+            let content = hooks.publish(&rights, &topic, content, api.max_message).await?;
             Ok::<_, RequestRejection>((rights, content))
         };
         let (rights, content) = match decided.await {

@@ -112,19 +112,19 @@ impl MissedEvents {
         // Nodes that were to return after the last outage have missed its events as well.
         let begin = self.again.map_or(begin, |(_, earlier)| begin.min(earlier));
         self.again = Some((now + RETURN_TIME, begin));
-        send_events_since(begin, (cluster, hub), now);
+        send_events_since(begin, cluster, hub, now);
     }
 
     /// Sends the events again when it is time: nodes that have returned later than this one lack them. The others know them.
     pub(super) fn send_again(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
         if let Some((_, begin)) = self.again.take_if(|(due, _)| *due <= now) {
-            send_events_since(begin, (cluster, hub), now);
+            send_events_since(begin, cluster, hub, now);
         }
     }
 }
 
 /// Sends all nodes the events of this node since an outage, and a moment before it.
-fn send_events_since(begin: Instant, (cluster, hub): (&Cluster, &HubTopics), now: Instant) {
+fn send_events_since(begin: Instant, cluster: &Cluster, hub: &HubTopics, now: Instant) {
     let age_max = now.saturating_duration_since(begin) + LOSS_MAX;
     let all = cluster.outbox.subjects.all();
     let mut bytes = 0;
@@ -151,7 +151,8 @@ pub(super) type PendingEvents = PendingWork<(String, Instant, NodeResults)>;
 pub(super) fn exchange_events(
     pending: &mut PendingEvents,
     cluster: &Arc<Cluster>,
-    (hub, publisher): (&HubTopics, &Publisher),
+    hub: &HubTopics,
+    publisher: &Publisher,
 ) {
     for topic in cluster.cached_events.take() {
         let asked = Instant::now();
@@ -254,7 +255,7 @@ mod tests {
     fn event_is_requested_again_only_if_a_node_may_still_answer() {
         let (cluster, _, hub) = connected_node();
         let (server, mut pending) = (server(), PendingWork::new(&cluster.outbox));
-        let mut exchange = || exchange_events(&mut pending, &cluster, (&hub, &server.publisher()));
+        let mut exchange = || exchange_events(&mut pending, &cluster, &hub, &server.publisher());
         let is_requested = |topic| cluster.request_event(topic, None, Duration::from_secs(3_600));
         let lost = join(&cluster, 1);
         assert_eq!(cluster.expire_nodes(Instant::now() + 2 * NODE_TIMEOUT, true), [lost]);
@@ -316,7 +317,7 @@ mod tests {
             thread::scope(|scope| {
                 scope.spawn(|| {
                     started.send(()).unwrap();
-                    send_events_since(Instant::now(), (&cluster, &hub), Instant::now());
+                    send_events_since(Instant::now(), &cluster, &hub, Instant::now());
                 });
                 has_started.recv().unwrap();
                 thread::yield_now();

@@ -85,9 +85,11 @@ impl BrokerConnection {
     /// # Errors
     /// The reason.
     pub(super) fn start(
-        (options, own): (&ClusterOptions, Option<&str>),
+        options: &ClusterOptions,
+        own: Option<&str>,
         attempt: usize,
-        (registry, token): (&Registry, Token),
+        registry: &Registry,
+        token: Token,
         wake: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let registry = (registry.try_clone().map_err(|error| error.to_string())?, token);
@@ -362,8 +364,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
         let mut poll = Poll::new().unwrap();
-        let registry = (poll.registry(), Token(0));
-        let mut connection = BrokerConnection::start((&options, None), 0, registry, || {}).unwrap();
+        let registry = poll.registry();
+        let mut connection = BrokerConnection::start(&options, None, 0, registry, Token(0), || {}).unwrap();
         let mut events = Events::with_capacity(8);
         while !connection.establish().unwrap() {
             poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();

@@ -68,10 +68,11 @@ impl RunningLink {
     /// If it cannot be started.
     pub(crate) fn start(
         cluster: &Arc<Cluster>,
-        (hub, live): (Arc<HubTopics>, LivePolicy),
+        hub: Arc<HubTopics>,
+        live: LivePolicy,
         publisher: Publisher,
     ) -> io::Result<Self> {
-        let link = ClusterLink::new(cluster, (hub, live), publisher)?;
+        let link = ClusterLink::new(cluster, hub, live, publisher)?;
         let thread = thread::Builder::new().name("cluster".to_owned()).spawn(move || link.run())?;
         Ok(Self { cluster: Arc::clone(cluster), thread: Some(thread) })
     }
@@ -113,7 +114,8 @@ struct ClusterLink {
 impl ClusterLink {
     fn new(
         cluster: &Arc<Cluster>,
-        (hub, live): (Arc<HubTopics>, LivePolicy),
+        hub: Arc<HubTopics>,
+        live: LivePolicy,
         publisher: Publisher,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -213,11 +215,11 @@ impl ClusterLink {
     fn connect(&mut self, now: Instant) {
         let cluster = &self.receiver.cluster;
         let own = cluster.outbox.subjects.node(cluster.node);
-        let options = (&cluster.options, Some(&*own));
         let attempt = self.attempts as usize;
         let waker = Arc::clone(cluster);
         let wake = move || waker.outbox.wake();
-        match BrokerConnection::start(options, attempt, (self.poll.registry(), SOCKET), wake) {
+        let registry = self.poll.registry();
+        match BrokerConnection::start(&cluster.options, Some(&own), attempt, registry, SOCKET, wake) {
             Ok(connection) => self.connection = Some(connection),
             Err(reason) => self.disconnect(&reason, now),
         }

@@ -72,7 +72,7 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
         let waker = Arc::clone(&waker);
         move || drop(waker.wake())
     };
-    let connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), wake);
+    let connection = BrokerConnection::start(options, None, 0, poll.registry(), Token(0), wake);
     let mut connection = connection.map_err(broker)?;
     let mut events = Events::with_capacity(8);
     loop {

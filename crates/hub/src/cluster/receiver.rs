@@ -63,13 +63,13 @@ impl Receiver {
         drop(nodes);
         match is_publications {
             true => self.deliver(&head, body),
-            false => self.handle(&head, (body, is_replaced), now),
+            false => self.handle(&head, body, is_replaced, now),
         }
         !is_publications
     }
 
     /// Handles a message other than publications.
-    fn handle(&mut self, head: &NodeMessageHead, (body, is_replaced): (&[u8], bool), now: Instant) {
+    fn handle(&mut self, head: &NodeMessageHead, body: &[u8], is_replaced: bool, now: Instant) {
         match head.kind {
             MessageKind::Publications => {}
             MessageKind::Heartbeat => {
@@ -120,7 +120,7 @@ impl Receiver {
             | MessageKind::KeyResult
             | MessageKind::KeyPositions
                 if is_replaced => {}
-            kind => self.keys.receive(head.node, kind, body, (&*self.cluster, now)),
+            kind => self.keys.receive(head.node, kind, body, &*self.cluster, now),
         }
     }
 
@@ -154,7 +154,7 @@ impl Receiver {
     /// delivers events that other nodes have retained.
     pub(super) fn do_pending_work(&mut self) {
         self.revocations.send_parts(&self.cluster, self.live.policy().revocations());
-        exchange_events(&mut self.events, &self.cluster, (&self.hub, &self.publisher));
+        exchange_events(&mut self.events, &self.cluster, &self.hub, &self.publisher);
         while let Some((node, id, result)) = self.results.next_done() {
             self.send_result(node, id, result);
         }

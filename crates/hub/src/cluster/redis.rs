@@ -201,19 +201,14 @@ fn read_value(input: &[u8], at: usize, depth: u32) -> ReadRespValue<'_> {
         b'*' | b'~' | b'>' | b'%' | b'|' if depth < DEPTH_MAX => {
             let count = length_of(text, ELEMENTS_MAX).ok_or_else(|| unexpected(line))?.unwrap_or(0);
             let count = if matches!(kind, b'%' | b'|') { count * 2 } else { count };
-            return read_elements(input, (next, count), *kind == b'>', depth);
+            return read_elements(input, next, count, *kind == b'>', depth);
         }
         _ => return Err(unexpected(line)),
     };
     Ok(Some((next, value)))
 }
 
-fn read_elements(
-    input: &[u8],
-    (mut at, count): (usize, usize),
-    is_push: bool,
-    depth: u32,
-) -> ReadRespValue<'_> {
+fn read_elements(input: &[u8], mut at: usize, count: usize, is_push: bool, depth: u32) -> ReadRespValue<'_> {
     let mut push = PushElements { count, ..PushElements::default() };
     for index in 0..count {
         let Some((next, value)) = read_value(input, at, depth + 1)? else { return Ok(None) };

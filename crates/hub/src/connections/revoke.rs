@@ -43,8 +43,7 @@ impl ConnectionRegistry {
                 }
                 tokens @ RevokedTokens::OfUser(_) => ConnectionSelector::from_tokens(tokens),
             };
-            count +=
-                self.close_if(&selector, (TOKEN_EXPIRED, REVOKED), |rights| revocation.applies_to(rights));
+            count += self.close_if(&selector, TOKEN_EXPIRED, REVOKED, |rights| revocation.applies_to(rights));
         }
         if with_id.is_empty() { count } else { count + self.close_with_id(&with_id) }
     }

@@ -4,7 +4,6 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
-use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -25,6 +24,7 @@ use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
+use crate::access::namespaces::ClientIdentity;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::HookKind;
 use crate::model::problem::{Problem, code};
@@ -215,7 +215,7 @@ impl HookClient {
         &self,
         url: &str,
         detail: &HookDetail<'_>,
-        (connection, client): (&str, (Option<&str>, Option<IpAddr>)),
+        (connection, client): (&str, ClientIdentity<'_>),
         headers: Vec<(HeaderName, HeaderValue)>,
     ) -> PendingReply {
         let kind = detail.kind();
@@ -423,7 +423,7 @@ mod tests {
         let url = "http://hook.invalid/";
         let client = HookClient::start(&HookOptions::new(), [url], Arc::default()).unwrap();
         let detail = HookDetail::Subscribe { topic: "a" };
-        let reply = client.call(url, &detail, ("", (None, None)), Vec::new());
+        let reply = client.call(url, &detail, ("", ClientIdentity::default()), Vec::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert!(runtime.block_on(reply.wait()).is_ok());
         drop(client);
@@ -439,7 +439,7 @@ mod tests {
         let content = MessageContent::Text("x".repeat(1000).into());
         let detail = HookDetail::Publish { topic: "a", content: &content };
         let headers = vec![(HeaderName::from_static("cookie"), HeaderValue::from_static("a=b"))];
-        let _reply = client.call(&url, &detail, ("", (None, None)), headers);
+        let _reply = client.call(&url, &detail, ("", ClientIdentity::default()), headers);
         let HookBacklog { requests, bytes } = client.pending();
         let body = bytes - "cookiea=b".len() - 1000;
         // The message, and its description.

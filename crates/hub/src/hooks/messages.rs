@@ -2,13 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::access::auth::ASSIGNED_MAX;
+use crate::access::namespaces::ClientIdentity;
 use crate::model::HookKind;
 use crate::model::brief::{brief, brief_error};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
@@ -94,19 +94,15 @@ impl HookRejection {
 }
 
 /// The begin of a request: the hook, the connection, unless its id is empty, and its client.
-pub(crate) fn begin(
-    kind: HookKind,
-    connection: &str,
-    (user, address): (Option<&str>, Option<IpAddr>),
-) -> Value {
+pub(crate) fn begin(kind: HookKind, connection: &str, client: ClientIdentity<'_>) -> Value {
     let mut request = json!({ "hook": kind.name() });
     if !connection.is_empty() {
         request["connection"] = json!(connection);
     }
-    if let Some(user) = user {
+    if let Some(user) = client.subject {
         request["user"] = json!(user);
     }
-    if let Some(address) = address {
+    if let Some(address) = client.address {
         request["address"] = json!(address.to_string());
     }
     request

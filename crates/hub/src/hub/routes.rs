@@ -91,7 +91,7 @@ pub(crate) fn add_to(
             api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
         });
     let router = add_requests(router.decode_bodies(), live);
-    let router = add_keys(router, live, (hub, store), readers.clone());
+    let router = add_keys(router, live, hub, store, readers.clone());
     let router = cors::add_to(add_checks(router, live), live);
     let router = add_streams(router, options, live, hub, store);
     add_records(router, live, store, readers)
@@ -161,7 +161,8 @@ fn add_requests(router: Router, live: &LivePolicy) -> Router {
 fn add_keys(
     router: Router,
     live: &LivePolicy,
-    (hub, store): (&Arc<HubTopics>, Option<&Arc<StreamService>>),
+    hub: &Arc<HubTopics>,
+    store: Option<&Arc<StreamService>>,
     readers: Readers,
 ) -> Router {
     type Execute = fn(&TopicKeys, &mut Request<'_>) -> Result<Answer, Denied>;

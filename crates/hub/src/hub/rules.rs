@@ -116,23 +116,23 @@ fn durable_topics(
         needs(|namespace| namespace.durable_keys, "keys")?;
         return Ok(PatternSwitch::default());
     };
-    let (topics, exceptions) = (&mut streams.topics, &mut streams.exceptions);
-    merge(list, (topics, exceptions), (|it| &mut it.durable, "the topics of streams make it durable"))?;
-    let (keyed, exceptions) = (&mut streams.keyed_topics, &mut streams.keyed_exceptions);
+    let why = "the topics of streams make it durable";
+    merge(list, &mut streams.topics, &mut streams.exceptions, |it| &mut it.durable, why)?;
     let why = "the keyed topics of streams make its keys durable";
-    merge(list, (keyed, exceptions), (|it| &mut it.durable_keys, why))?;
+    let keyed_exceptions = &mut streams.keyed_exceptions;
+    merge(list, &mut streams.keyed_topics, keyed_exceptions, |it| &mut it.durable_keys, why)?;
     let switches = list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
     Ok(PatternSwitch::new(switches))
 }
 
-/// A switch of a namespace, and why it cannot be off where the streams set it.
-type NamespaceSwitch<'a> = (fn(&mut Namespace) -> &mut Option<bool>, &'a str);
-
-/// Adds the patterns of the streams to the list, and those of the list, with the exceptions, to the streams.
+/// Adds the patterns of the streams to the list, and those of the list, with the exceptions, to the streams. `why`: the
+/// reason why the switch of a namespace cannot be off where the streams set it.
 fn merge(
     list: &mut Vec<Namespace>,
-    (patterns, exceptions): (&mut Vec<String>, &mut Vec<String>),
-    (field, why): NamespaceSwitch<'_>,
+    patterns: &mut Vec<String>,
+    exceptions: &mut Vec<String>,
+    field: fn(&mut Namespace) -> &mut Option<bool>,
+    why: &str,
 ) -> Result<(), HubError> {
     for pattern in patterns.iter() {
         let at = list.iter().position(|known| known.pattern == *pattern).unwrap_or_else(|| {
@@ -149,7 +149,8 @@ fn merge(
         list.iter_mut().filter_map(|known| Some((known.pattern.clone(), (*field(known))?))).collect();
     let of =
         |on: bool| switches.iter().filter(|(_, is)| *is == on).map(|(pattern, _)| pattern.clone()).collect();
-    (*patterns, *exceptions) = (of(true), of(false));
+    *patterns = of(true);
+    *exceptions = of(false);
     Ok(())
 }
 

@@ -166,7 +166,8 @@ impl RequestHooks {
         &self,
         rights: &Rights,
         topic: &str,
-        (content, max_message): (MessageContent, usize),
+        content: MessageContent,
+        max_message: usize,
     ) -> Result<MessageContent, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(content) };
         let detail = HookDetail::Publish { topic, content: &content };
@@ -180,7 +181,8 @@ impl RequestHooks {
         &self,
         rights: &Rights,
         topic: &str,
-        (write, max_message): (KeyWrite, usize),
+        write: KeyWrite,
+        max_message: usize,
     ) -> Result<KeyWrite, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(write) };
         let reply = self.call(&hook, rights, HookDetail::WriteKey { topic, write: &write }).await?;

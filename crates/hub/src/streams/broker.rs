@@ -115,7 +115,7 @@ impl StreamStore for BrokerStore {
         let (topics, streams) = (Arc::clone(&self.topics), streams.clone());
         let (config, stream) = (self.config.clone(), name.to_owned());
         let open: StoreFuture<()> = Box::pin(async move {
-            let opened = follow((&*broker, &topics), &stream, &streams, &config).await;
+            let opened = follow(&*broker, &topics, &stream, &streams, &config).await;
             let mut known = lock(&place);
             match opened {
                 Ok(extents) => {
@@ -313,7 +313,8 @@ impl StreamStore for BrokerStore {
 
 /// Makes the log of a stream follow the broker: from the broker's current end, or from the end of an earlier run.
 async fn follow(
-    (broker, topics): (&dyn Broker, &Arc<DurableTopics>),
+    broker: &dyn Broker,
+    topics: &Arc<DurableTopics>,
     name: &str,
     streams: &Streams,
     config: &StreamConfig,

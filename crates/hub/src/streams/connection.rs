@@ -64,6 +64,12 @@ struct PendingFetch<I> {
     done: Pin<Box<dyn Future<Output = Result<FetchResult, Problem>>>>,
 }
 
+/// The answer that a client requests for an append, with the request's id.
+struct RequestedAck<I> {
+    id: I,
+    level: AckLevel,
+}
+
 /// The result of a fetch or deletion.
 enum FetchResult {
     Fetched(FetchedRecords),
@@ -71,11 +77,10 @@ enum FetchResult {
 }
 
 struct BlockedAppend<I> {
-    id: I,
     stream: Stream,
     partition: u32,
     records: Records,
-    ack: AckLevel,
+    ack: RequestedAck<I>,
     capacity: Arc<WakeFlag>,
 }
 
@@ -109,14 +114,14 @@ impl<I> ConnectionStreams<I> {
     ) -> Result<(), Problem> {
         store.check_keys(&stream, &records)?;
         let partition = choose_partition(&stream, choice, &records)?;
+        let ack = RequestedAck { id, level: ack };
         match store.append(&stream, partition, records.clone()) {
             Ok(pending) => {
-                self.acknowledge((stream, partition), pending, (id, ack), replies, cx);
+                self.acknowledge(stream, partition, pending, ack, replies, cx);
                 Ok(())
             }
             Err(AppendError::Busy) => {
                 self.blocked = Some(BlockedAppend {
-                    id,
                     stream,
                     partition,
                     records,
@@ -133,13 +138,14 @@ impl<I> ConnectionStreams<I> {
     /// Answers an append when the requested durability is reached, or at once if none is requested.
     fn acknowledge(
         &mut self,
-        (stream, partition): (Stream, u32),
+        stream: Stream,
+        partition: u32,
         pending: Pending,
-        (id, ack): (I, AckLevel),
+        RequestedAck { id, level }: RequestedAck<I>,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
     ) {
-        let Some(durability) = ack.durability() else {
+        let Some(durability) = level.durability() else {
             let at = ReplyContext { id: &id, stream: stream.name(), partition };
             return replies.accepted(&at, pending.count(), cx);
         };
@@ -164,7 +170,7 @@ impl<I> ConnectionStreams<I> {
         let own = self.subscriptions.iter().filter(|known| known.stream.name() == stream.name());
         let members = own.filter_map(|known| known.member.as_ref()).filter(|member| member.group == group);
         let memberships = members.map(|member| &member.membership);
-        store.groups.check_commit((stream.name(), group), partition, memberships)?;
+        store.groups.check_commit(stream.name(), group, partition, memberships)?;
         store.check_end(&stream, partition, offset)?;
         let write = store.commit(&stream, partition, group, offset)?;
         let pending_ack = PendingAck { id, partition, durability: Durability::Disk, write };
@@ -279,7 +285,7 @@ impl<I> ConnectionStreams<I> {
         cx: &mut Context<'_>,
     ) {
         let done = fetched.map(|fetched| fetched.map(FetchResult::Fetched));
-        self.reply_when(done, (stream, partition), id, replies, cx);
+        self.reply_when(done, stream, partition, id, replies, cx);
     }
 
     /// Deletes a stream, and answers when it is deleted.
@@ -293,14 +299,15 @@ impl<I> ConnectionStreams<I> {
     ) -> Result<(), Problem> {
         store.check_delete(name, rights)?;
         let done = store.delete(name)?.map(|deleted| deleted.map(|()| FetchResult::Deleted));
-        self.reply_when(done, (name.to_owned(), 0), id, replies, cx);
+        self.reply_when(done, name.to_owned(), 0, id, replies, cx);
         Ok(())
     }
 
     fn reply_when(
         &mut self,
         done: impl Future<Output = Result<FetchResult, Problem>> + 'static,
-        (stream, partition): (String, u32),
+        stream: String,
+        partition: u32,
         id: I,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
@@ -408,8 +415,8 @@ impl<I> ConnectionStreams<I> {
         for _ in 0..2 {
             match store.append(&blocked.stream, blocked.partition, blocked.records.clone()) {
                 Ok(pending) => {
-                    let BlockedAppend { id, stream, partition, ack, .. } = blocked;
-                    self.acknowledge((stream, partition), pending, (id, ack), replies, cx);
+                    let BlockedAppend { stream, partition, ack, .. } = blocked;
+                    self.acknowledge(stream, partition, pending, ack, replies, cx);
                     return self.update_read_pause(cx);
                 }
                 Err(AppendError::Busy) => {
@@ -419,7 +426,7 @@ impl<I> ConnectionStreams<I> {
                     }
                 }
                 Err(error) => {
-                    replies.failed(&blocked.id, error.into(), cx);
+                    replies.failed(&blocked.ack.id, error.into(), cx);
                     return self.update_read_pause(cx);
                 }
             }

@@ -148,7 +148,7 @@ impl DurableTopics {
         }
         let partition = single_partition(stream).ok()?;
         let next = partition.offsets().next;
-        let relay = self.insert(stream, partition, (BROKER_EPOCH, from));
+        let relay = self.insert(stream, partition, BROKER_EPOCH, from);
         relay.accept(from.max(next), &relay.relayed());
         Some(relay)
     }
@@ -161,10 +161,10 @@ impl DurableTopics {
         }
         let partition = single_partition(stream)?;
         let relayed = if stream.is_new() { 0 } else { partition.offsets().readable };
-        Ok(self.insert(stream, partition, (stream.created(), relayed)))
+        Ok(self.insert(stream, partition, stream.created(), relayed))
     }
 
-    fn insert(&self, stream: &Stream, partition: Partition, (epoch, relayed): (u64, u64)) -> Arc<TopicRelay> {
+    fn insert(&self, stream: &Stream, partition: Partition, epoch: u64, relayed: u64) -> Arc<TopicRelay> {
         let mut relays = self.lock();
         let new = || {
             Arc::new(TopicRelay {

@@ -30,7 +30,7 @@ pub(crate) async fn fetch(
     let mut source = store.source(&stream, partition)?;
     let mut from = store.seek(&stream, partition, StartPosition::Offset(offset))?;
     loop {
-        match read_once(&store, &stream, partition, &mut source, (from, most)).await {
+        match read_once(&store, &stream, partition, &mut source, from, most).await {
             Ok((read, end)) => return Ok(FetchedRecords { from, end, read }),
             Err(ReadFailure::Gap(to) | ReadFailure::Ahead(to)) => from = to,
             Err(ReadFailure::Failed(problem)) => return Err(problem),
@@ -44,7 +44,8 @@ pub(crate) async fn read_once(
     stream: &Stream,
     number: u32,
     source: &mut PartitionSource,
-    (from, most): (u64, usize),
+    from: u64,
+    most: usize,
 ) -> Result<(Option<ReadResult>, u64), ReadFailure> {
     let most = most.clamp(1, READ_BYTES);
     let read = poll_fn(|cx| source.poll_read(from, most, cx.waker())).await?;

@@ -110,7 +110,8 @@ impl ActiveGroups {
     /// commits of the next reader. `members` are the caller's memberships of the group: a connection may have several.
     pub(super) fn check_commit<'a>(
         &self,
-        (stream, group): (&str, &str),
+        stream: &str,
+        group: &str,
         partition: u32,
         members: impl IntoIterator<Item = &'a Membership>,
     ) -> Result<(), Problem> {
@@ -362,7 +363,7 @@ mod tests {
         let groups = ActiveGroups::default();
         let check = |partition, member: Option<&TestMember>| {
             let member = member.map(|member| &member.membership);
-            groups.check_commit(("s", "g"), partition, member).map_err(|problem| problem.code)
+            groups.check_commit("s", "g", partition, member).map_err(|problem| problem.code)
         };
         assert_eq!(check(0, None), Ok(()), "without members, readers assign themselves");
         let mut first = TestMember::join(&groups, 2);
@@ -382,14 +383,14 @@ mod tests {
         assert_eq!(check(2, Some(&first)), Err(409), "a partition that no member reads");
         for partition in 0..3 {
             let members = [&first.membership, &second.membership];
-            let checked = groups.check_commit(("s", "g"), partition, members).map_err(|problem| problem.code);
+            let checked = groups.check_commit("s", "g", partition, members).map_err(|problem| problem.code);
             assert_eq!(
                 checked,
                 if partition < 2 { Ok(()) } else { Err(409) },
                 "a caller with both memberships"
             );
         }
-        assert_eq!(groups.check_commit(("s", "h"), 0, Some(&first.membership)).map_err(|it| it.code), Ok(()));
+        assert_eq!(groups.check_commit("s", "h", 0, Some(&first.membership)).map_err(|it| it.code), Ok(()));
         drop((first, second));
         assert_eq!(check(0, None), Ok(()));
     }

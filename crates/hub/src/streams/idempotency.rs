@@ -88,7 +88,7 @@ impl StreamService {
         let (mut publications, mut until, mut bytes) = (Vec::new(), end, 0);
         while until > earliest && bytes < BYTES_MAX {
             let from = until.saturating_sub(STEP).max(earliest);
-            bytes += read_range(&mut source, (from, until), &mut publications).await?;
+            bytes += read_range(&mut source, from, until, &mut publications).await?;
             until = from;
         }
         Ok(RecentRecords { publications, relay, end })
@@ -98,7 +98,8 @@ impl StreamService {
 /// Adds the publications of a range of records; returns the bytes that were read.
 async fn read_range(
     source: &mut PartitionSource,
-    (from, until): (u64, u64),
+    from: u64,
+    until: u64,
     publications: &mut Vec<RecentRecord>,
 ) -> Result<usize, Problem> {
     let (mut next, mut bytes, now) = (from, 0, now());

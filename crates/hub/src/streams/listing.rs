@@ -26,7 +26,8 @@ impl StreamService {
         &self,
         rights: &Rights,
         is_listed: impl Fn(&str) -> bool,
-        (after, limit): (Option<&str>, usize),
+        after: Option<&str>,
+        limit: usize,
     ) -> Result<StreamsPage, Problem> {
         let streams = self.streams()?;
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -93,7 +94,7 @@ mod tests {
         }
         store.install(streams.clone());
         let page = |after: Option<&str>, limit| {
-            let page = store.list(&Rights::all(), |name| name != "b", (after, limit)).unwrap();
+            let page = store.list(&Rights::all(), |name| name != "b", after, limit).unwrap();
             let streams = page.streams.iter().map(ListedStream::to_value);
             let names: Vec<String> = streams.map(|it| it["stream"].as_str().unwrap().into()).collect();
             (names.concat(), page.next)
@@ -116,7 +117,7 @@ mod tests {
             commit.block(sinews_stream::Durability::Disk).unwrap();
         }
         assert_eq!(page(None, 10), ("a".to_owned(), Some("a".to_owned())));
-        let described = store.list(&Rights::all(), |_| true, (None, 1)).unwrap();
+        let described = store.list(&Rights::all(), |_| true, None, 1).unwrap();
         let shown = described.streams[0].to_value();
         assert_eq!((shown["groups"].as_array().unwrap().len(), &shown["more_groups"]), (8, &json!(8)));
 

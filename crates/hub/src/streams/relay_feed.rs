@@ -49,7 +49,7 @@ impl DurableTopics {
         if *relayed >= earlier
             && let Some((hub, publisher)) = &mut *self.feed()
         {
-            *relayed = publish((hub, publisher), relay, (base, records), *relayed);
+            *relayed = publish(hub, publisher, relay, base, records, *relayed);
         }
         let is_complete = *relayed >= end;
         drop(relayed);
@@ -62,9 +62,11 @@ impl DurableTopics {
 
 /// Publishes records until a worker has a backlog; returns the offset behind the last published one.
 fn publish(
-    (hub, publisher): (&HubTopics, &mut Publisher),
+    hub: &HubTopics,
+    publisher: &mut Publisher,
     relay: &TopicRelay,
-    (base, records): (u64, &Records),
+    base: u64,
+    records: &Records,
     mut relayed: u64,
 ) -> u64 {
     // The relay may have read these records from the log before the log reported them here.

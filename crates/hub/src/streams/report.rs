@@ -244,7 +244,9 @@ impl StreamMetrics {
     fn counters<T>(
         &self,
         out: &mut DescriptorEncoder<'_>,
-        (name, help, unit): (&str, &str, Option<Unit>),
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
         count: impl Fn(&Statistics) -> T,
     ) -> fmt::Result
     where
@@ -259,7 +261,9 @@ impl StreamMetrics {
     fn gauges(
         &self,
         out: &mut DescriptorEncoder<'_>,
-        (name, help, unit): (&str, &str, Option<Unit>),
+        name: &str,
+        help: &str,
+        unit: Option<Unit>,
         value: impl Fn(&PartitionMetrics) -> u64,
     ) -> fmt::Result {
         let mut encoder = out.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
@@ -270,34 +274,34 @@ impl StreamMetrics {
 
     fn counters_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (bytes, seconds) = (|| Some(Unit::Bytes), Some(Unit::Seconds));
-        self.counters(out, ("sinews_stream_records", "Records appended", None), |it| it.records)?;
-        self.counters(out, ("sinews_stream_written", "Bytes written to streams", bytes()), |it| it.written)?;
+        self.counters(out, "sinews_stream_records", "Records appended", None, |it| it.records)?;
+        self.counters(out, "sinews_stream_written", "Bytes written to streams", bytes(), |it| it.written)?;
         let help = "Records read by all readers";
-        self.counters(out, ("sinews_stream_read_records", help, None), |it| it.read_records)?;
+        self.counters(out, "sinews_stream_read_records", help, None, |it| it.read_records)?;
         let help = "Bytes read from streams by all readers";
-        self.counters(out, ("sinews_stream_read", help, bytes()), |it| it.read_bytes)?;
-        self.counters(out, ("sinews_stream_syncs", "Synced writes", None), |it| it.syncs)?;
+        self.counters(out, "sinews_stream_read", help, bytes(), |it| it.read_bytes)?;
+        self.counters(out, "sinews_stream_syncs", "Synced writes", None, |it| it.syncs)?;
         let help = "Time of synced writes, including the sync";
-        self.counters(out, ("sinews_stream_sync", help, seconds), |it| it.sync_time.as_secs_f64())
+        self.counters(out, "sinews_stream_sync", help, seconds, |it| it.sync_time.as_secs_f64())
     }
 
     fn gauges_to(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let bytes = || Some(Unit::Bytes);
-        self.gauges(out, ("sinews_stream_disk", "Disk usage of a partition", bytes()), |it| {
+        self.gauges(out, "sinews_stream_disk", "Disk usage of a partition", bytes(), |it| {
             it.statistics.bytes
         })?;
-        self.gauges(out, ("sinews_stream_segments", "Segment files of a partition", None), |it| {
+        self.gauges(out, "sinews_stream_segments", "Segment files of a partition", None, |it| {
             it.statistics.segments
         })?;
-        self.gauges(out, ("sinews_stream_pending", "Bytes queued for writing", bytes()), |it| {
+        self.gauges(out, "sinews_stream_pending", "Bytes queued for writing", bytes(), |it| {
             it.statistics.pending
         })?;
-        self.gauges(out, ("sinews_stream_earliest_offset", "Offset of the earliest record", None), |it| {
+        self.gauges(out, "sinews_stream_earliest_offset", "Offset of the earliest record", None, |it| {
             it.earliest
         })?;
-        self.gauges(out, ("sinews_stream_next_offset", "Offset of the next record", None), |it| it.next)?;
+        self.gauges(out, "sinews_stream_next_offset", "Offset of the next record", None, |it| it.next)?;
         let help = "1 if the partition has failed and rejects appends until the server restarts";
-        self.gauges(out, ("sinews_stream_failed", help, None), |it| u64::from(it.statistics.failed))
+        self.gauges(out, "sinews_stream_failed", help, None, |it| u64::from(it.statistics.failed))
     }
 }
 

@@ -263,7 +263,7 @@ impl StreamService {
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let key = idempotency_key.map(|key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
-        self.prepare_record(topic, (content, &key.unwrap_or_default()), rights)
+        self.prepare_record(topic, content, &key.unwrap_or_default(), rights)
     }
 
     /// The relay of a durable topic, and the record of an event of an app's server with its seal.
@@ -273,13 +273,14 @@ impl StreamService {
         (content, seal): (&MessageContent, &str),
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
-        self.prepare_record(topic, (content, &event_key(seal)), rights)
+        self.prepare_record(topic, content, &event_key(seal), rights)
     }
 
     fn prepare_record(
         &self,
         topic: &str,
-        (content, key): (&MessageContent, &[u8]),
+        content: &MessageContent,
+        key: &[u8],
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let relay = self.topics.relay(&self.stream_of_topic(topic, rights)?)?;

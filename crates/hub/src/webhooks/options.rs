@@ -223,9 +223,19 @@ impl WebhookOptions {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
         let filter = EventFilter::new(&self.events, parse_patterns(self.topics.clone()));
         let parsed = HookUrl::parse("url", &self.url)?;
-        let address = (&*self.name, &*self.url, parsed, self.roots.as_deref());
-        WebhookTarget::new(address, filter, (self.limits, self.grace), Arc::new(JsonEncoder::new(key)))
+        let roots = self.roots.as_deref();
+        let address = WebhookAddress { name: &self.name, url: &self.url, parsed, roots };
+        let encoder = Arc::new(JsonEncoder::new(key));
+        WebhookTarget::new(address, filter, self.limits, self.grace, encoder)
     }
+}
+
+/// Name and URL of a target, and the root certificates that its connections trust, if not the system's.
+struct WebhookAddress<'a> {
+    name: &'a str,
+    url: &'a str,
+    parsed: HookUrl,
+    roots: Option<&'a [CertificateDer<'static>]>,
 }
 
 /// Where events go, and in which form.
@@ -249,9 +259,10 @@ impl fmt::Debug for WebhookTarget {
 
 impl WebhookTarget {
     fn new(
-        (name, url, parsed, roots): (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
+        WebhookAddress { name, url, parsed, roots }: WebhookAddress<'_>,
         filter: EventFilter,
-        (limits, grace): (DeliveryLimits, Duration),
+        limits: DeliveryLimits,
+        grace: Duration,
         encoder: Arc<dyn WebhookEncoder>,
     ) -> Result<Self, HubError> {
         let tls = parsed.is_tls.then(|| tls_connector(roots)).transpose()?;
@@ -273,7 +284,7 @@ impl WebhookTarget {
     /// # Errors
     /// No certificate is trusted.
     pub(crate) fn with_encoder(
-        address: (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
+        (name, url, parsed, roots): (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
         filter: EventFilter,
         (has_batches, grace): (bool, Duration),
         encoder: Arc<dyn WebhookEncoder>,
@@ -282,7 +293,8 @@ impl WebhookTarget {
         if !has_batches {
             (limits.batch, limits.delay) = (1, Duration::ZERO);
         }
-        Self::new(address, filter, (limits, grace), encoder)
+        let address = WebhookAddress { name, url, parsed, roots };
+        Self::new(address, filter, limits, grace, encoder)
     }
 
     /// The events that it receives.

@@ -133,8 +133,8 @@ impl Worker {
         let Some((ConnProtocol::Rejected(rejected), shared)) = self.lend(conn) else { return };
         let router = Rc::clone(&shared.router);
         let services = &mut shared.services;
-        let date = (&mut services.date, services.now);
-        if !rejected.receive(chunk, (&router, &services.http.head), &mut shared.resources, date) {
+        let date = &mut services.date;
+        if !rejected.receive(chunk, &router, &services.http.head, &mut shared.resources, date, services.now) {
             return;
         }
         if let Some(tls) = self.conn_mut(conn).and_then(|found| found.tls.as_deref_mut()) {

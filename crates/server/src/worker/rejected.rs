@@ -33,9 +33,11 @@ impl RejectedConn {
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
-        (router, limits): (&Router, &HeadLimits),
+        router: &Router,
+        limits: &HeadLimits,
         resources: &mut Resources,
-        (date, now): (&mut Date, Time),
+        date: &mut Date,
+        now: Time,
     ) -> bool {
         if self.answered {
             return true;

@@ -70,7 +70,8 @@ impl StreamSockets {
     fn add(
         &mut self,
         parent: ConnId,
-        (stream, socket_slot): (StreamKey, SocketSlot),
+        stream: StreamKey,
+        socket_slot: SocketSlot,
         websocket: Box<WebSocketConn>,
     ) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -295,7 +296,7 @@ impl Worker {
             opened.add(1);
         }
         let is_body = websocket.is_body();
-        let socket = self.sockets.add(parent, (stream, slot), websocket);
+        let socket = self.sockets.add(parent, stream, slot, websocket);
         if let Some(mut found) = self.socket_parent(parent) {
             // A ping behind the send buffer of the system, some MiB, would reach a slow client too late.
             if found.is_first_on_tcp() {

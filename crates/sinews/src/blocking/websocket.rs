@@ -227,8 +227,8 @@ impl<S: Read + Write> Iterator for WebSocket<S> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(whole) = self.driver.next_whole() {
-                return Some(Ok(self.driver.link.detach_whole_message(whole)));
+            if let Some((kind, at)) = self.driver.next_whole() {
+                return Some(Ok(self.driver.link.detach_whole_message(kind, at)));
             }
             match self.driver.next_event() {
                 Ok(Some(event)) => {

@@ -90,7 +90,7 @@ fn choose(network: &NetworkSettings, target: &ConnectTarget) -> Result<Option<Pr
 
 impl Proxy {
     /// The exchange with an HTTP proxy.
-    pub(crate) fn tunnel(&self, (host, port): (&str, u16), settings: &ConnectSettings) -> Tunnel {
+    pub(crate) fn tunnel(&self, host: &str, port: u16, settings: &ConnectSettings) -> Tunnel {
         let authorization = self.credentials.as_ref().map(|credentials| credentials.basic());
         Tunnel::new(&authority(host, port), authorization.as_deref(), settings.limits, settings.body_max)
     }

@@ -259,15 +259,17 @@ impl<R: Runtime> Connect<R> {
         self
     }
 
-    /// Connects to the host and port `address` where the URL, or a redirect, names `server`: for a server whose name
-    /// does not resolve to it yet, or one of several servers behind a name. Request and certificate are those of the
-    /// URL. May be called for several servers; the first match applies. A proxy is asked for `address`.
+    /// Connects to `address` and `address_port` where the URL, or a redirect, names the host `server` and `server_port`: for
+    /// a server whose name does not resolve to it yet, or one of several servers behind a name. The arguments have the
+    /// order of curl's `--connect-to`. Request and certificate are those of the URL. May be called for several servers;
+    /// the first match applies. A proxy is asked for `address`.
     ///
-    /// Connecting fails with [`ConnectError::Url`](crate::ConnectError::Url) if the host of `address` is empty, or contains a space, a control
+    /// Connecting fails with [`ConnectError::Url`](crate::ConnectError::Url) if `address` is empty, or contains a space, a control
     /// character or a character outside of ASCII: write international names in their `xn--` form.
-    pub fn connect_to(mut self, server: (&str, u16), address: (&str, u16)) -> Self {
-        let owned = |(host, port): (&str, u16)| (host.to_owned(), port);
-        self.network.address_overrides.push(AddressOverride { from: owned(server), to: owned(address) });
+    pub fn connect_to(mut self, server: &str, server_port: u16, address: &str, address_port: u16) -> Self {
+        let from = (server.to_owned(), server_port);
+        let to = (address.to_owned(), address_port);
+        self.network.address_overrides.push(AddressOverride { from, to });
         self
     }
 

@@ -43,7 +43,8 @@ impl ConnectDeadline {
         io: &mut I,
         received: &mut Vec<u8>,
         machine: E,
-        (phase, peer): (ConnectPhase, &str),
+        phase: ConnectPhase,
+        peer: &str,
         rejected: impl FnOnce(E::Error) -> ConnectError,
     ) -> Result<E::Output, ConnectError> {
         exchange(io, received, machine, self.at).await.map_err(|error| match error {
@@ -61,9 +62,10 @@ impl ConnectDeadline {
         target: &ConnectTarget,
     ) -> Result<CompletedHandshake, ConnectError> {
         let mut received = Vec::new();
-        let phase = (ConnectPhase::Handshake, &*target.authority());
-        let HandshakeResult { negotiated, response } =
-            self.exchange(io, &mut received, upgrade, phase, |error| error).await?;
+        let peer = target.authority();
+        let exchange =
+            self.exchange(io, &mut received, upgrade, ConnectPhase::Handshake, &peer, |error| error);
+        let HandshakeResult { negotiated, response } = exchange.await?;
         Ok(CompletedHandshake { negotiated, response, received })
     }
 }

@@ -173,8 +173,7 @@ async fn tunnel<N: Network>(
     attempt: &ConnectAttempt,
     deadline: &ConnectDeadline,
 ) -> Result<N::Tcp, ConnectError> {
-    let destination = attempt.destination();
-    let (server, port) = destination;
+    let (server, port) = attempt.destination();
     // Errors that need no proxy are returned before it is contacted.
     let host = match proxy.kind {
         ProxyKind::Socks5 => {
@@ -186,15 +185,16 @@ async fn tunnel<N: Network>(
     let mut io = N::tcp_io(tcp::<N>(&proxy.host, proxy.port, &attempt.network, deadline).await?);
     let mut received = Vec::new();
     let rejected = |error| proxy.rejected(error);
-    let phase = (ConnectPhase::Proxy, &*proxy.authority());
+    let phase = ConnectPhase::Proxy;
+    let peer = &*proxy.authority();
     match proxy.kind {
         ProxyKind::Http => {
-            let machine = proxy.tunnel(destination, attempt.settings());
-            deadline.exchange(&mut io, &mut received, machine, phase, rejected).await?;
+            let machine = proxy.tunnel(server, port, attempt.settings());
+            deadline.exchange(&mut io, &mut received, machine, phase, peer, rejected).await?;
         }
         ProxyKind::Socks5 | ProxyKind::Socks5h => {
             let machine = proxy.socks5(&host, port)?;
-            deadline.exchange(&mut io, &mut received, machine, phase, rejected).await?;
+            deadline.exchange(&mut io, &mut received, machine, phase, peer, rejected).await?;
         }
     }
     match N::into_tcp(io) {

@@ -330,7 +330,7 @@ impl<'a, S: Transport> MessageWriter<'a, S> {
 
     async fn part(&mut self, part: &[u8], last: bool) -> Result<(), Error> {
         let kind = self.kind;
-        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_part(cx, (kind, part, last))))
+        poll_fn(|cx| self.holder.poll(cx, |socket, cx| socket.driver.poll_part(cx, kind, part, last)))
             .await?;
         self.ended = last;
         Ok(())

@@ -204,9 +204,9 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     deadline: ConnectDeadline,
 ) -> Result<Http2Connection, ConnectError> {
     let peer = shared.target.authority();
-    let phase = (ConnectPhase::Http2, &*peer);
+    let settled = settle(stream, runtime, shared.settings.limits);
     let (requests, connection) =
-        within(&deadline, phase, settle(stream, runtime, shared.settings.limits)).await.map_err(explain)?;
+        within(&deadline, ConnectPhase::Http2, &peer, settled).await.map_err(explain)?;
     if !requests.is_extended_connect_protocol_enabled() {
         return Err(ConnectError::NoExtendedConnect { peer });
     }
@@ -277,7 +277,8 @@ pub(super) fn explain_error(
 /// Waits for a step of HTTP/2 until the deadline.
 pub(super) async fn within<T>(
     deadline: &ConnectDeadline,
-    (phase, peer): (ConnectPhase, &str),
+    phase: ConnectPhase,
+    peer: &str,
     work: impl Future<Output = Result<T, h2::Error>>,
 ) -> Result<T, ConnectError> {
     let done = match deadline.at {

@@ -152,7 +152,7 @@ impl OpenExchange<'_> {
             Ok((response.await?, send))
         };
         let (response, send) =
-            within(self.deadline, (ConnectPhase::Handshake, &peer), exchange).await.map_err(explain)?;
+            within(self.deadline, ConnectPhase::Handshake, &peer, exchange).await.map_err(explain)?;
         let (head, body) = response.into_parts();
         self.check_limits(&head.headers).map_err(|error| ConnectError::Handshake(error.into()))?;
         let fields = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));

@@ -104,7 +104,7 @@ impl Link {
 
     /// Converts a message into an owned one.
     #[inline(always)]
-    pub(crate) fn detach_whole_message(&mut self, (kind, at): (Kind, Range<usize>)) -> Message {
+    pub(crate) fn detach_whole_message(&mut self, kind: Kind, at: Range<usize>) -> Message {
         let message = message(kind, self.detach(PayloadLocation::Input(at)));
         self.inbound.shrink_block();
         message

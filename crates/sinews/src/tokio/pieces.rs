@@ -192,15 +192,27 @@ pub struct MessageWriter<'a, W> {
 #[allow(unnameable_types, reason = "the bound of a sealed type")]
 pub trait SendPieces {
     /// Queues a chunk of a message of a kind, and whether it ends the message, once there is capacity.
-    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>>;
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        kind: Kind,
+        part: &[u8],
+        last: bool,
+    ) -> Poll<Result<(), Error>>;
 
     /// Sends everything that is queued.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SendPieces for WebSocket<S> {
-    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        self.driver.poll_part(cx, part)
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        kind: Kind,
+        part: &[u8],
+        last: bool,
+    ) -> Poll<Result<(), Error>> {
+        self.driver.poll_part(cx, kind, part, last)
     }
 
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -229,7 +241,7 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>, part: &[u8]) -> Poll<Result<(), Error>> {
-        ready!(self.socket.poll_part(cx, (self.kind, part, false)))?;
+        ready!(self.socket.poll_part(cx, self.kind, part, false))?;
         self.ended = false;
         Poll::Ready(Ok(()))
     }
@@ -237,7 +249,7 @@ impl<'a, W: SendPieces> MessageWriter<'a, W> {
     /// Queues the end of the message once, and sends all queued bytes.
     fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if !self.ended {
-            ready!(self.socket.poll_part(cx, (self.kind, &[], true)))?;
+            ready!(self.socket.poll_part(cx, self.kind, &[], true))?;
             self.ended = true;
         }
         self.socket.poll_sent(cx)

@@ -309,8 +309,8 @@ async fn wss_without_tls_names_the_features() {
 #[tokio::test]
 async fn connect_to_replaces_the_host_and_port() {
     let (address, mut seen) = recording_echo().await;
-    let place = (&*address.ip().to_string(), address.port());
-    let detour = |url| connect(url).connect_to(("Chat.Example", 8080), place).no_proxy();
+    let host = address.ip().to_string();
+    let detour = |url| connect(url).connect_to("Chat.Example", 8080, &host, address.port()).no_proxy();
     let mut ws = detour("ws://chat.example:8080/a").await.expect("connected");
     ws.close(CloseCode::NORMAL, "").await.expect("in order");
     assert_eq!(header(&seen.recv().await.expect("served"), "host"), Some("chat.example:8080"));
@@ -323,7 +323,7 @@ async fn connect_to_replaces_the_host_and_port() {
 #[tokio::test]
 async fn connect_to_rejects_hosts_that_are_none() {
     for host in ["", "10.0.0.1:25 HTTP/1.1\r\nX-Injected: 1\r\n\r\nGET /", "a b", "m\u{fc}nchen.example"] {
-        let way = connect("ws://chat.example/").connect_to(("chat.example", 80), (host, 80));
+        let way = connect("ws://chat.example/").connect_to("chat.example", 80, host, 80);
         // The proxy is not there: nothing may be sent to one.
         let error = way.proxy(format!("http://{}", nobody().await)).await.expect_err("no host");
         assert!(matches!(error, ConnectError::Url { error: UrlError::Host, .. }), "{error:?}");

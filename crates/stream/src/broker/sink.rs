@@ -191,7 +191,7 @@ impl LogSink {
     }
 
     fn append(&self, base: u64, records: &Records) -> Result<Pending, AppendError> {
-        self.partition.append_if_end(self.end, (base, self.newest), records.clone())
+        self.partition.append_if_end(self.end, base, self.newest, records.clone())
     }
 
     /// Splits a batch above the log's limit into single records; a single record above the limit is skipped.

@@ -105,7 +105,7 @@ impl PartitionCore {
         let Some(retention) = state.config.compact.filter(|_| !state.compaction.is_running) else { return };
         state.compaction.is_running = true;
         drop(state);
-        let result = self.compact_closed((now, micros(retention)), is_cancelled);
+        let result = self.compact_closed(now, micros(retention), is_cancelled);
         let mut state = self.state();
         state.compaction.is_running = false;
         let removed = match result {
@@ -129,7 +129,8 @@ impl PartitionCore {
 
     fn compact_closed(
         &self,
-        (now, retention): (u64, u64),
+        now: u64,
+        retention: u64,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<u64, Interrupted> {
         let is_cancelled = || self.is_deleted() || is_cancelled();
@@ -298,7 +299,8 @@ impl PartitionCore {
             SegmentName { base: first.summary.base, compacted: Some(CompactedRange { end, generation }) };
         let segment = Arc::new(Segment::named(&self.dir, name));
         let clean = pass.covered.min(end);
-        let written = self.write_output(&segment, group, (clean, last.summary.last_time), pass, is_cancelled);
+        let last_time = last.summary.last_time;
+        let written = self.write_output(&segment, group, clean, last_time, pass, is_cancelled);
         let summary = match written {
             Ok(summary) => summary,
             Err(error) => {
@@ -332,13 +334,14 @@ impl PartitionCore {
         &self,
         segment: &Segment,
         group: &[Input],
-        extent: (u64, u64),
+        clean: u64,
+        time: u64,
         pass: &Pass,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(Summary, crate::index::Index), Interrupted> {
         let first = group.first().map(|first| first.segment.layout(&*self.disk)).transpose()?;
         let replaces = first.and_then(|layout| layout.head).is_some_and(|head| head.replaces);
-        let mut output = CompactedSegment::create(&*self.disk, segment, extent, replaces)?;
+        let mut output = CompactedSegment::create(&*self.disk, segment, clean, time, replaces)?;
         for input in group {
             self.for_each_batch(input, is_cancelled, &mut |header, records| {
                 for_each_run(header, records, pass, &mut |run| output.push(header.appended, run)).map(drop)

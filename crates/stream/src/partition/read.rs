@@ -209,7 +209,7 @@ impl PartitionCore {
             loop {
                 match header_at(view, &window, at, start) {
                     Ok(Some(header)) if !target.is_behind(&header) => {
-                        return gather(view, &*file, (at, &window, start), header, most).map(Some);
+                        return gather(view, &*file, at, &window, start, header, most).map(Some);
                     }
                     Ok(Some(header)) => start += header.length as usize,
                     Ok(None) => break,
@@ -440,7 +440,9 @@ fn header_at(
 fn gather(
     view: &SegmentView,
     file: &dyn DiskFile,
-    (at, window, start): (u64, &Bytes, usize),
+    at: u64,
+    window: &Bytes,
+    start: usize,
     first: BatchHeader,
     most: u64,
 ) -> Result<ReadResult, ReadError> {

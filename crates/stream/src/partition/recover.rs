@@ -38,9 +38,11 @@ pub(super) struct Recovered {
 pub(super) fn open(
     disk: &dyn Disk,
     dir: &Path,
-    (stream, partition): (&str, u32),
+    stream: &str,
+    partition: u32,
     tail: Option<&LastSegment>,
-    (fsync, now): (Fsync, u64),
+    fsync: Fsync,
+    now: u64,
 ) -> Result<Recovered, OpenError> {
     let io_failed = |error| OpenError::Io(dir.to_owned(), error);
     let names = list_segments(disk, dir).map_err(io_failed)?;
@@ -69,7 +71,7 @@ pub(super) fn open(
                 // An interrupted roll left this segment incomplete, and appends continued in the previous one. That may
                 // be the last one, which needs more checks.
                 segment.remove(disk).map_err(failed)?;
-                return open(disk, dir, (stream, partition), None, (fsync, now));
+                return open(disk, dir, stream, partition, None, fsync, now);
             }
             let what = format!("begins before the end of the previous segment, offset {}", recovery.next);
             return Err(OpenError::Unknown(segment.path().to_owned(), what.into()));

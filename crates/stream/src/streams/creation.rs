@@ -33,7 +33,7 @@ impl Inner {
         let clean = created_files.inspect_err(|_| remove_failed(disk, &temporary))?;
         let stream = disk
             .sync_dir(&self.dir)
-            .and_then(|()| Stream::open_new((name, created), path.clone(), &self.pool, config, &clean))
+            .and_then(|()| Stream::open_new(name, created, path.clone(), &self.pool, config, &clean))
             .inspect_err(|_| remove_failed(disk, &path))?;
         stream.register(&self.pool);
         self.file_cache.close_idle(&path.join(groups::NAME));

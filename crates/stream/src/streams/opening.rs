@@ -222,7 +222,7 @@ impl Inner {
         if let Some(slot) = self.state().slots.get_mut(&**name) {
             slot.metadata.clean = None;
         }
-        let opened = Stream::open((name, created), path.clone(), &self.pool, &config, clean.as_ref());
+        let opened = Stream::open(name, created, path.clone(), &self.pool, &config, clean.as_ref());
         let OpenedStream { stream, losses, is_clean } = opened.map_err(into_stream_error)?;
         if clean.is_some() && !is_clean {
             // Appends could give the files the lengths recorded in the catalog, with different content.

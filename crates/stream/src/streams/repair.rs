@@ -80,7 +80,7 @@ impl Streams {
                 read_config(&*inner.pool.disk, &path).ok().flatten().ok_or_else(|| {
                     StreamError::Damaged("the configuration of the stream cannot be written".into())
                 })?;
-            match Stream::open((name, created), path.clone(), &inner.pool, &config, None) {
+            match Stream::open(name, created, path.clone(), &inner.pool, &config, None) {
                 Ok(OpenedStream { stream, losses, .. }) => {
                     done.extend(losses.iter().map(Loss::to_string));
                     stream.stop();

@@ -80,7 +80,7 @@ impl StreamSlot {
             last_read: metadata.last_read,
             state,
             partitions: metadata.extents.as_ref().unwrap_or(&none).iter().map(PartitionInfo::from).collect(),
-            groups: metadata.groups.iter().map(GroupInfo::from).collect(),
+            groups: metadata.groups.iter().map(|(name, offsets)| GroupInfo::new(name, offsets)).collect(),
         }
     }
 
@@ -133,8 +133,8 @@ impl From<&PartitionExtent> for PartitionInfo {
     }
 }
 
-impl From<&(Box<str>, Vec<(u32, u64)>)> for GroupInfo {
-    fn from((name, offsets): &(Box<str>, Vec<(u32, u64)>)) -> Self {
-        Self { name: name.clone(), offsets: offsets.clone() }
+impl GroupInfo {
+    pub(crate) fn new(name: &str, offsets: &[(u32, u64)]) -> Self {
+        Self { name: name.into(), offsets: offsets.to_vec() }
     }
 }

@@ -60,7 +60,7 @@ fn clock_a_year_ahead_for_one_batch_of_a_copy_affects_no_other_batch() {
     let day = Duration::from_secs(24 * 3600);
     let one = TestLog::new(&StreamConfig::default().with_retain_age(Some(day)));
     let append = |number: u64, time: u64| {
-        one.partition.append_if_end(number, (number, time), numbered([number], 8)).unwrap();
+        one.partition.append_if_end(number, number, time, numbered([number], 8)).unwrap();
         one.streams.pool().work_until(|| one.partition.offsets().readable > number);
     };
     set(&one.clock, YEAR);

@@ -292,10 +292,10 @@ fn broker_offsets_may_have_gaps_but_never_decrease() {
     let one = TestLog::new(&small());
     for (base, appended) in [(100, 50), (101, 60), (500, 40), (501, 70)] {
         let end = one.partition.offsets().next;
-        one.partition.append_if_end(end, (base, appended), numbered([base], 1500)).unwrap();
+        one.partition.append_if_end(end, base, appended, numbered([base], 1500)).unwrap();
         one.streams.pool().work_until(|| one.partition.offsets().readable > base);
     }
-    let append = |end, base| one.partition.append_if_end(end, (base, 80), numbered([0], 8)).unwrap_err();
+    let append = |end, base| one.partition.append_if_end(end, base, 80, numbered([0], 8)).unwrap_err();
     assert_eq!(append(502, 501), AppendError::OutOfOrder { next: 502 });
     assert_eq!(append(501, 502), AppendError::OutOfOrder { next: 502 });
     assert_eq!(append(502, u64::MAX), AppendError::TooLarge { most: 4000 });

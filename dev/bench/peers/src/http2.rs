@@ -24,7 +24,11 @@ use crate::tokio::runtime;
 use crate::{Error, Threads, announce};
 
 /// Certificate and key in PEM.
-pub(crate) type TlsFiles<'a> = (&'a Path, &'a Path);
+#[derive(Clone, Copy)]
+pub(crate) struct TlsFiles<'a> {
+    pub(crate) certificate: &'a Path,
+    pub(crate) key: &'a Path,
+}
 
 /// WebSockets by extended CONNECT (RFC 8441).
 pub(crate) fn axum(address: SocketAddr, threads: Threads, tls: TlsFiles<'_>) -> Result<(), Error> {
@@ -48,7 +52,7 @@ pub(crate) fn hyper(address: SocketAddr, threads: Threads, tls: TlsFiles<'_>) ->
 fn run<F>(
     address: SocketAddr,
     threads: Threads,
-    (certificate, key): TlsFiles<'_>,
+    TlsFiles { certificate, key }: TlsFiles<'_>,
     serve: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + 'static,
 ) -> Result<(), Error>
 where

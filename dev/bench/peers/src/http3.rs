@@ -62,9 +62,9 @@ fn main() -> Result<(), Error> {
     });
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     match peer {
-        Peer::H3Quinn => requests(address, (&certificate, &key)),
-        Peer::Sockudo => sockudo(address, (&certificate, &key)),
-        Peer::WebTransportQuinn => sessions(address, (&certificate, &key)),
+        Peer::H3Quinn => requests(address, &certificate, &key),
+        Peer::Sockudo => sockudo(address, &certificate, &key),
+        Peer::WebTransportQuinn => sessions(address, &certificate, &key),
     }
 }
 
@@ -79,8 +79,8 @@ fn announce(address: SocketAddr) -> Result<(), Error> {
 }
 
 /// `GET /hello` on h3-quinn, as in the examples of `h3`.
-fn requests(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
-    let tls = QuicServerConfig::try_from(tls(files)?)?;
+fn requests(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Error> {
+    let tls = QuicServerConfig::try_from(tls(certificate, key)?)?;
     runtime()?.block_on(async {
         let endpoint = Endpoint::server(ServerConfig::with_crypto(Arc::new(tls)), address)?;
         announce(endpoint.local_addr()?)?;
@@ -113,11 +113,11 @@ async fn serve(incoming: quinn::Incoming) -> Result<(), Error> {
 }
 
 /// WebSockets on sockudo-ws, as in its example.
-fn sockudo(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
+fn sockudo(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Error> {
     // It takes a configuration only, and quinn needs the provider of the process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = Config::builder().max_payload_length(MESSAGE_MAX).build();
-    let tls = tls(files)?;
+    let tls = tls(certificate, key)?;
     runtime()?.block_on(async {
         let server = WebSocketServer::<Http3>::bind(address, tls, config).await?;
         announce(server.local_addr()?)?;
@@ -135,8 +135,8 @@ fn sockudo(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
 
 /// Sessions of WebTransport on web-transport-quinn: each echoes the bytes of a stream that the server opens. An echo of the
 /// bytes is an echo of the messages.
-fn sessions(address: SocketAddr, files: (&Path, &Path)) -> Result<(), Error> {
-    let (chain, key) = certificate(files)?;
+fn sessions(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Error> {
+    let (chain, key) = read_certificate(certificate, key)?;
     runtime()?.block_on(async {
         let mut server = ServerBuilder::new().with_addr(address).with_certificate(chain, key)?;
         announce(server.local_addr()?)?;
@@ -161,13 +161,13 @@ async fn echo_session(request: Request) -> Result<(), Error> {
 
 type Certificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn certificate((certificate, key): (&Path, &Path)) -> Result<Certificate, Error> {
+fn read_certificate(certificate: &Path, key: &Path) -> Result<Certificate, Error> {
     let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
     Ok((chain, PrivateKeyDer::from_pem_file(key)?))
 }
 
-fn tls(files: (&Path, &Path)) -> Result<rustls::ServerConfig, Error> {
-    let (chain, key) = certificate(files)?;
+fn tls(certificate: &Path, key: &Path) -> Result<rustls::ServerConfig, Error> {
+    let (chain, key) = read_certificate(certificate, key)?;
     let mut config =
         rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_protocol_versions(&[&rustls::version::TLS13])?

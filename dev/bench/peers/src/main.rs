@@ -127,6 +127,7 @@ fn main() -> Result<(), Error> {
     if matches!(peer, Peer::KafkaHyper | Peer::KafkaHyperCompio) {
         ingest::connect(&kafka, &topic)?;
     }
+    let tls = http2::TlsFiles { certificate: &certificate, key: &key };
     match peer {
         Peer::TokioTungstenite => tokio::run(address, threads, tokio::tungstenite),
         Peer::TokioTungsteniteFeed => tokio::run(address, threads, tokio::tungstenite_feed::<READ_BUFFER>),
@@ -152,8 +153,8 @@ fn main() -> Result<(), Error> {
         Peer::AxumFeed4k => axum::run(address, threads, axum::Echo::Feed { read_buffer: READ_LITTLE }),
         Peer::Hyper => tokio::run(address, threads, hyper::requests),
         Peer::ActixWeb => actix::run(address, threads),
-        Peer::AxumHttp2 => http2::axum(address, threads, (&certificate, &key)),
-        Peer::HyperHttp2 => http2::hyper(address, threads, (&certificate, &key)),
+        Peer::AxumHttp2 => http2::axum(address, threads, tls),
+        Peer::HyperHttp2 => http2::hyper(address, threads, tls),
         Peer::KafkaHyper => tokio::run(address, threads, ingest::tokio),
         Peer::KafkaHyperCompio => compio::run(address, compio::Ring::Tuned, ingest::compio),
     }

@@ -13,6 +13,7 @@ mod lengths;
 mod links;
 mod manifests;
 mod names;
+mod parameters;
 mod ratchets;
 mod safety;
 mod source;
@@ -28,7 +29,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 23] = [
+const RULES: [(&str, Rule); 24] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -50,6 +51,7 @@ const RULES: [(&str, Rule); 23] = [
     ("functions are named by their result", names::functions),
     ("each help text stands alone", names::help),
     ("errors of public functions have a type", errors::texts),
+    ("parameters have names", parameters::tuples),
     ("links lead somewhere", links::links),
     ("the book lists its pages", links::pages),
 ];

@@ -33,7 +33,7 @@ impl LoadApp {
     }
 
     /// Handles a closed connection: counts the failure if it is unexpected, and opens a replacement if needed.
-    pub(super) fn handle_closed(&mut self, (failure, text): (FailureKind, String), conn: LoadConnection) {
+    pub(super) fn handle_closed(&mut self, failure: FailureKind, text: String, conn: LoadConnection) {
         let Self { thread_state, replacements, ending, .. } = self;
         let LoadConnection { ordinal, mut traffic, open, closing, .. } = conn;
         if open {

@@ -36,7 +36,7 @@ impl Http3App for LoadEvents<'_> {
         let LoadApp { conns, thread_state, resources, config, .. } = &mut *self.load;
         let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         let LoadProtocol::Http3(http3) = &mut conn.protocol else { return };
-        match http3.receive(event, &mut conn.traffic, thread_state, (resources, &*config)) {
+        match http3.receive(event, &mut conn.traffic, thread_state, resources, config) {
             Ok(()) => self.load.settle(self.io, id),
             Err(failure) => self.load.fault(self.io, id, failure),
         }
@@ -84,7 +84,7 @@ impl Http3App for LoadEvents<'_> {
             LinkEnd::Violation => FailureKind::Protocol,
             _ => FailureKind::Closed,
         };
-        self.load.handle_closed((kind, reason.to_owned()), conn);
+        self.load.handle_closed(kind, reason.to_owned(), conn);
     }
 }
 

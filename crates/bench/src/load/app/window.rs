@@ -51,13 +51,13 @@ impl LoadApp {
         {
             return;
         }
-        for socket in self.paced.clone() {
-            self.publish_on(io, socket);
+        for (id, index) in self.paced.clone() {
+            self.publish_on(io, id, index);
         }
     }
 
     /// Publishes a burst of --in-flight messages.
-    fn publish_on(&mut self, io: &mut Io, (id, index): (ConnId, usize)) {
+    fn publish_on(&mut self, io: &mut Io, id: ConnId, index: usize) {
         let Self { conns, thread_state, resources, .. } = self;
         let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         let now = thread_state.now;

@@ -55,7 +55,8 @@ impl Http3Sockets {
         event: Event<'_>,
         traffic: &mut [SocketTraffic],
         thread_state: &mut ThreadState,
-        (resources, config): (&mut Resources, &Arc<Config>),
+        resources: &mut Resources,
+        config: &Arc<Config>,
     ) -> Result<(), ConnectionFailure> {
         let now = thread_state.time();
         if self.are_sessions {
@@ -68,7 +69,7 @@ impl Http3Sockets {
             }
             Event::Settings { .. } => self.is_connected = true,
             Event::Response { stream, head } if !self.are_sessions && head.status() >= 200 => {
-                self.sockets.open(index_of(stream), &head, false, (config, now))?;
+                self.sockets.open(index_of(stream), &head, false, config, now)?;
             }
             Event::Data { stream, data } => {
                 let Some(index) = self.carried_by(stream) else { return Ok(()) };
@@ -142,7 +143,7 @@ impl Http3Sockets {
     ) -> Result<(), ConnectionFailure> {
         self.scratch.clear();
         self.scratch.extend_from_slice(datagram);
-        let message = match self.scratch.split_first_mut() {
+        let (kind, payload) = match self.scratch.split_first_mut() {
             Some((1, payload)) => (Kind::Text, payload),
             Some((2, payload)) => (Kind::Binary, payload),
             _ => {
@@ -151,7 +152,7 @@ impl Http3Sockets {
             }
         };
         self.sockets.receive(index_of(session), traffic, |session, traffic| {
-            websocket::receive_datagram(session, message, traffic, thread_state, resources)
+            websocket::receive_datagram(session, kind, payload, traffic, thread_state, resources)
         })
     }
 

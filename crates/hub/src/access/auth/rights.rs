@@ -10,7 +10,7 @@ use sinews_server::{KeyWrite, Refusal, Response, TopicPattern};
 use crate::access::auth::fault::TokenFault;
 use crate::access::auth::key_pattern::KeyPattern;
 use crate::access::namespaces::{
-    AmbiguousHook, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
+    AmbiguousHook, ClientIdentity, ConnectionRates, LiveNamespaces, NamespaceTable, TopicAccess, TopicHook,
 };
 use crate::model::brief::{ECHO_MAX, brief};
 use crate::model::problem::{Problem, code, problem};
@@ -154,8 +154,8 @@ impl Rights {
     }
 
     /// The user and the address of the client.
-    pub(crate) fn client(&self) -> (Option<&str>, Option<IpAddr>) {
-        (self.subject(), self.address)
+    pub(crate) fn client(&self) -> ClientIdentity<'_> {
+        ClientIdentity { subject: self.subject(), address: self.address }
     }
 
     /// Whether a client with these rights may do the action on a topic or pattern. All protocols ask this question.
@@ -413,10 +413,10 @@ impl RequestedRight<'_> {
                     Action::Subscribe => "subscribe",
                     Action::Delete => "delete",
                 };
-                Denied::missing((action.verb(), right), topic, has_token)
+                Denied::missing(action.verb(), right, topic, has_token)
             }
             Self::Key { topic, key } => {
-                Denied::missing(("write", "keys"), &format!("{topic}/{key}"), has_token)
+                Denied::missing("write", "keys", &format!("{topic}/{key}"), has_token)
             }
         }
     }
@@ -453,7 +453,7 @@ impl Denied {
     }
 
     /// A missing right, by its verb and its claim.
-    fn missing((verb, right): (&str, &'static str), name: &str, has_token: bool) -> Self {
+    fn missing(verb: &str, right: &'static str, name: &str, has_token: bool) -> Self {
         // Part of a name would be another name.
         let needs = (name.len() <= ECHO_MAX).then(|| (right, name.to_owned()));
         let name = brief(name);

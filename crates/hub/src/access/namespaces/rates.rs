@@ -79,10 +79,18 @@ pub(super) enum User {
     Unknown,
 }
 
+/// A client, as limits and the application know it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClientIdentity<'a> {
+    /// The `sub` of the client's token, if it has one.
+    pub(crate) subject: Option<&'a str>,
+    pub(crate) address: Option<IpAddr>,
+}
+
 impl User {
-    /// The user with this `sub`, or at this address.
-    pub(super) fn new(subject: Option<&str>, address: Option<IpAddr>) -> Self {
-        match (subject, address) {
+    /// The user with the client's `sub`, or at its address.
+    pub(super) fn new(client: ClientIdentity<'_>) -> Self {
+        match (client.subject, client.address) {
             (Some(subject), _) => Self::Subject(subject.into()),
             (None, Some(address)) => Self::Address(network_of(address)),
             (None, None) => Self::Unknown,

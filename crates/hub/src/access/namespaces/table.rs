@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +10,9 @@ use sinews_server::{KeyWrite, PresenceInterval, TopicName, TopicPattern, Topics}
 
 use crate::access::namespaces::order::overlap;
 use crate::access::namespaces::rates::{RateKind, RateScope, User, UserRates};
-use crate::access::namespaces::{ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess};
+use crate::access::namespaces::{
+    ClientIdentity, ConnectionRates, Namespace, Namespaces, PublishRate, TopicAccess,
+};
 use crate::model::HookKind;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
@@ -257,7 +258,7 @@ impl NamespaceTable {
         &self,
         topic: &str,
         bytes: usize,
-        client: (Option<&str>, Option<IpAddr>),
+        client: ClientIdentity<'_>,
         rates: &mut ConnectionRates,
     ) -> Result<(), Problem> {
         let options = self.options_for(topic);
@@ -276,7 +277,7 @@ impl NamespaceTable {
             return exceeded("publishes_per_second", rate);
         }
         if let Some((scope, rate)) = options.user_rate
-            && !self.users.take((RateKind::Publish, scope), User::new(client.0, client.1), rate, now)
+            && !self.users.take((RateKind::Publish, scope), User::new(client), rate, now)
         {
             return exceeded("user_publishes_per_second", rate);
         }
@@ -311,11 +312,11 @@ impl NamespaceTable {
     pub(crate) fn check_call(
         &self,
         topic: Option<&str>,
-        client: (Option<&str>, Option<IpAddr>),
+        client: ClientIdentity<'_>,
         rates: Option<&mut ConnectionRates>,
     ) -> Result<(), Problem> {
         let now = self.users.now();
-        let take_user = |kind, rate| self.users.take(kind, User::new(client.0, client.1), rate, now);
+        let take_user = |kind, rate| self.users.take(kind, User::new(client), rate, now);
         let take = |kind, rate| match rates {
             Some(rates) => rates.take(self.id, kind, rate, now),
             None => take_user(kind, rate),
@@ -420,8 +421,9 @@ mod tests {
     fn addresses_of_one_ipv6_network_share_the_rate_of_a_user() {
         let table = table(vec![Namespace::new("a").with_user_rate(PublishRate::new(1))]);
         let publish = |address: &str| {
-            let address: IpAddr = address.parse().unwrap();
-            table.check_publication("a", 1, (None, Some(address)), &mut ConnectionRates::default())
+            let address = address.parse().unwrap();
+            let client = ClientIdentity { subject: None, address: Some(address) };
+            table.check_publication("a", 1, client, &mut ConnectionRates::default())
         };
         assert!(publish("2001:db8:0:1::1").is_ok());
         assert!(publish("2001:db8:0:1:ffff::2").is_err(), "the same customer");
@@ -436,9 +438,10 @@ mod tests {
             let hooks = HookOptions::new().with_call_rates(rate, user_rate);
             NamespaceTable::new(&namespaces.unwrap(), &hooks).unwrap()
         };
+        let named = |user| ClientIdentity { subject: Some(user), address: None };
         // The rates refill while the test runs: the first rejection is awaited.
         let rejection = |table: &NamespaceTable, user, topic, mut rates: Option<&mut ConnectionRates>| {
-            let call = || table.check_call(topic, (Some(user), None), rates.as_deref_mut()).err();
+            let call = || table.check_call(topic, named(user), rates.as_deref_mut()).err();
             std::iter::repeat_with(call).take(1_000).flatten().next().map(|problem| problem.text)
         };
         let [mut one, mut other] = [(); 2].map(|()| ConnectionRates::default());
@@ -450,13 +453,13 @@ mod tests {
         ] {
             assert_eq!(rejection(&of_connections, "anna", topic, Some(&mut one)).as_deref(), Some(text));
         }
-        assert!(of_connections.check_call(None, (Some("anna"), None), Some(&mut other)).is_ok());
+        assert!(of_connections.check_call(None, named("anna"), Some(&mut other)).is_ok());
         let of_users = table(1_000_000, 1);
         for rates in [Some(&mut one), Some(&mut other), None] {
             let text = rejection(&of_users, "anna", None, rates);
             assert_eq!(text.as_deref(), Some("calls of the user exceed hooks.user_calls_per_second (1)"));
         }
-        assert!(of_users.check_call(None, (Some("ben"), None), None).is_ok());
+        assert!(of_users.check_call(None, named("ben"), None).is_ok());
     }
 
     #[test]

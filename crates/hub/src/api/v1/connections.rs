@@ -231,7 +231,7 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
         code: close_code.as_u16(),
         reason: reason.to_string(),
     };
-    Ok(command_nodes(context, (selector, command), move |_| {
+    Ok(command_nodes(context, selector, command, move |_| {
         Some(ConnectionCommand::Close { code: close_code, reason: Arc::clone(&reason) })
     }))
 }
@@ -239,7 +239,8 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
 /// Commands the selected connections of this node and of the other nodes; answers with their number.
 fn command_nodes(
     context: &Arc<ApiContext>,
-    (selector, command): (ConnectionSelector, NodeCommand),
+    selector: ConnectionSelector,
+    command: NodeCommand,
     make: impl Fn(&ClientConnection) -> Option<ConnectionCommand> + 'static,
 ) -> Answer {
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&command));
@@ -302,7 +303,7 @@ pub(super) fn refresh(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Re
     checked.map_err(|fault| problem(code::TOPIC, fault))?;
     let command = NodeCommand::Refresh { selector: selector.clone(), change: change.clone() };
     let change = Arc::new(change);
-    Ok(command_nodes(context, (selector, command), move |connection| {
+    Ok(command_nodes(context, selector, command, move |connection| {
         connection.may_refresh(&change).then(|| ConnectionCommand::Refresh(Arc::clone(&change)))
     }))
 }

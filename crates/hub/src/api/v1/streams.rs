@@ -46,7 +46,7 @@ pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
     let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
     let store = store_of(context)?;
     let is_listed = |name: &str| rights.covers(ApiRight::Read, name);
-    let page = store.list(&Rights::all(), is_listed, (after.as_deref(), limit))?;
+    let page = store.list(&Rights::all(), is_listed, after.as_deref(), limit)?;
     Ok(list_success(page.into_json()).into())
 }
 
@@ -147,7 +147,7 @@ pub(super) fn set_offset(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
     let (name, group) = (stream_of(request)?, group_of(request)?);
     store.check_group(&name, &group)?;
     Ok(with_stream(store, name, async move |store, stream| {
-        let partitions = commit(&store, &stream, (&group, body.partition), offset).await?;
+        let partitions = commit(&store, &stream, &group, body.partition, offset).await?;
         Ok(json!({ "stream": stream.name(), "group": group, "partitions": partitions }))
     }))
 }
@@ -175,7 +175,8 @@ fn with_stream(
 async fn commit(
     store: &StreamService,
     stream: &Stream,
-    (group, partition): (&str, Option<u32>),
+    group: &str,
+    partition: Option<u32>,
     offset: NewOffset,
 ) -> Result<Vec<Value>, Problem> {
     let partitions = match partition {

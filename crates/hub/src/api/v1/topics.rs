@@ -299,7 +299,7 @@ pub(super) fn delete_key(
 
 fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
     let write = context.live.policy().limit_key(topic, write);
-    keys::execute(request, (topic, write), (context.key_store(), Creator::Server), failure)
+    keys::execute(request, topic, write, context.key_store(), Creator::Server, failure)
 }
 
 fn key_of(request: &Request<'_>) -> Result<String, Problem> {

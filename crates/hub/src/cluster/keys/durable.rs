@@ -260,7 +260,7 @@ impl KeyReplicator {
                 Some(_) => {}
                 // The node of the topic is about to claim it.
                 None => {
-                    self.follow(topic, claim, (Precursor::Unknown, 0), now);
+                    self.follow(topic, claim, Precursor::Unknown, 0, now);
                 }
             }
             if let Some((topic, _)) = self.topics.get_key_value(topic) {

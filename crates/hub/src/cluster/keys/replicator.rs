@@ -452,7 +452,7 @@ impl KeyReplicator {
                         keys,
                         recent: Vec::new(),
                     };
-                    if self.follow(topic, claim, (precursor, after), now) {
+                    if self.follow(topic, claim, precursor, after, now) {
                         self.apply(topic, after, changes, now);
                     }
                 }
@@ -466,7 +466,8 @@ impl KeyReplicator {
         &mut self,
         topic: &str,
         claim: Claim,
-        (precursor, after): (Precursor, u64),
+        precursor: Precursor,
+        after: u64,
         now: Instant,
     ) -> bool {
         let known = self.topics.get(topic).map(|known| known.claim);
@@ -575,7 +576,8 @@ impl KeyReplicator {
         node: NodeId,
         kind: MessageKind,
         body: &[u8],
-        (sender, now): (&dyn KeySender, Instant),
+        sender: &dyn KeySender,
+        now: Instant,
     ) {
         if !self.is_serving || self.connected.is_none() {
             return;

@@ -312,7 +312,7 @@ impl World {
                 node.replicator.set_nodes(node.nodes.key_nodes(node.id.id), now);
                 node.replicator.beat(message.from, &keys, &sent, now);
             } else {
-                node.replicator.receive(message.from, message.kind, &message.body, (&sent, now));
+                node.replicator.receive(message.from, message.kind, &message.body, &sent, now);
             }
             self.post(at, sent);
         }
@@ -656,7 +656,7 @@ fn malformed_messages_change_nothing() {
             // A number of a message, and zeros: empty names and counts.
             body.resize(body.len() + length / 10, 0);
             let sent = Sent::default();
-            world.nodes[0].replicator.receive(from, kind, &body, (&sent, world.now));
+            world.nodes[0].replicator.receive(from, kind, &body, &sent, world.now);
         }
     }
     world.run(Duration::from_secs(10));

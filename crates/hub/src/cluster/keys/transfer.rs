@@ -286,7 +286,7 @@ impl KeyReplicator {
     }
 
     fn compare_topic(&mut self, topic: &str, claim: Claim, sequence: u64, now: Instant) {
-        if !self.follow(topic, claim, (Precursor::Unknown, 0), now) {
+        if !self.follow(topic, claim, Precursor::Unknown, 0, now) {
             return;
         }
         let Some((topic, known)) = self.topics.get_key_value(topic) else { return };

@@ -46,7 +46,7 @@ pub(super) struct RetriedWrites(BTreeMap<(NodeId, Arc<str>), (u64, Instant)>);
 
 impl RetriedWrites {
     /// Notes that a node has to send a write again.
-    pub(super) fn add(&mut self, (node, topic): (NodeId, &Arc<str>), id: u64, until: Instant) {
+    pub(super) fn add(&mut self, node: NodeId, topic: &Arc<str>, id: u64, until: Instant) {
         self.0.insert((node, Arc::clone(topic)), (id, until));
     }
 
@@ -54,7 +54,7 @@ impl RetriedWrites {
     ///
     /// The node knows it when it sends one of the writes again: it has the results in order, and sends the first write
     /// before the later ones, if that has not ended.
-    pub(super) fn is_early(&mut self, (node, topic): (NodeId, &Arc<str>), id: u64) -> bool {
+    pub(super) fn is_early(&mut self, node: NodeId, topic: &Arc<str>, id: u64) -> bool {
         if self.0.is_empty() {
             return false;
         }
@@ -84,17 +84,17 @@ mod tests {
         let (topic, second): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
         let now = Instant::now();
         let mut retried = RetriedWrites::default();
-        assert!(!retried.is_early((node, &topic), 4));
-        retried.add((node, &topic), 5, now + Duration::from_secs(3));
-        assert!(!retried.is_early((other, &topic), 6) && !retried.is_early((node, &second), 6));
-        assert!(retried.is_early((node, &topic), 6));
-        retried.add((node, &topic), 6, now + Duration::from_secs(3));
+        assert!(!retried.is_early(node, &topic, 4));
+        retried.add(node, &topic, 5, now + Duration::from_secs(3));
+        assert!(!retried.is_early(other, &topic, 6) && !retried.is_early(node, &second, 6));
+        assert!(retried.is_early(node, &topic, 6));
+        retried.add(node, &topic, 6, now + Duration::from_secs(3));
         // The first one has ended at its node.
-        assert!(!retried.is_early((node, &topic), 6));
-        assert!(!retried.is_early((node, &topic), 7));
-        retried.add((node, &topic), 8, now + Duration::from_secs(3));
+        assert!(!retried.is_early(node, &topic, 6));
+        assert!(!retried.is_early(node, &topic, 7));
+        retried.add(node, &topic, 8, now + Duration::from_secs(3));
         retried.expire(now + Duration::from_secs(3));
-        assert!(!retried.is_early((node, &topic), 9) && retried.0.is_empty());
+        assert!(!retried.is_early(node, &topic, 9) && retried.0.is_empty());
     }
 
     #[test]

@@ -253,8 +253,8 @@ impl KeyReplicator {
         }
         let topic: Arc<str> = topic.into();
         let until = now + WRITE_TIMEOUT;
-        if self.writes.retried.is_early((node, &topic), id) {
-            self.writes.retried.add((node, &topic), id, until);
+        if self.writes.retried.is_early(node, &topic, id) {
+            self.writes.retried.add(node, &topic, id, until);
             let result = WriteResult::Retry;
             return self.writes.results.push(HeldResult { node, topic, unstored: None, id, result });
         }
@@ -282,7 +282,7 @@ impl KeyReplicator {
             }
         };
         if result == WriteResult::Retry {
-            self.writes.retried.add((node, &topic), id, until);
+            self.writes.retried.add(node, &topic, id, until);
         }
         self.writes.results.push(HeldResult { node, topic, unstored, id, result });
     }

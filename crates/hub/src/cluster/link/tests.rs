@@ -40,7 +40,7 @@ impl TestLink {
         let hub = Arc::new(HubTopics::new(PatternSwitch::new([])));
         let auth = Auth::new(&AuthOptions::new()).unwrap();
         let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
-        let mut link = ClusterLink::new(&cluster, (hub, live), server.publisher()).unwrap();
+        let mut link = ClusterLink::new(&cluster, hub, live, server.publisher()).unwrap();
         let mut events = Events::with_capacity(8);
         let broker = log_in(&mut link, &mut events, &listener);
         Self { link, events, listener, broker, messages: 0, _server: server }

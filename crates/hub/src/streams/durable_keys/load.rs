@@ -61,7 +61,7 @@ pub(in crate::streams) fn read(
     let mut is_damaged = false;
     let end = read_all(partition, |record| {
         match record {
-            Some((record, appended)) => loading.add(&record, (appended, recent))?,
+            Some((record, appended)) => loading.add(&record, appended, recent)?,
             None => is_damaged = true,
         }
         Ok(())
@@ -79,7 +79,7 @@ pub(in crate::streams) fn read(
 }
 
 impl Loading {
-    fn add(&mut self, record: &Record<'_>, (appended, recent): (u64, u64)) -> Result<(), Problem> {
+    fn add(&mut self, record: &Record<'_>, appended: u64, recent: u64) -> Result<(), Problem> {
         let version = record.offset + 1;
         if !self.has_recent && appended >= recent {
             self.has_recent = true;
@@ -91,10 +91,10 @@ impl Loading {
         match Mark::from_bytes(record.value) {
             Some(Mark { once, is_removal: true }) => {
                 // The tombstone is the next record, with the sequence of the change.
-                self.note_recent((key, &once), version + 1, appended);
+                self.note_recent(key, &once, version + 1, appended);
                 return Ok(());
             }
-            Some(Mark { once, .. }) => self.note_recent((key, &once), version, appended),
+            Some(Mark { once, .. }) => self.note_recent(key, &once, version, appended),
             None => {}
         }
         if !is_removal && stored.is_none() {
@@ -122,7 +122,7 @@ impl Loading {
         Ok(())
     }
 
-    fn note_recent(&mut self, (key, name): (&str, &str), sequence: u64, appended: u64) {
+    fn note_recent(&mut self, key: &str, name: &str, sequence: u64, appended: u64) {
         let age = now().saturating_sub(appended);
         if age >= RECENT_AGE {
             return;

@@ -25,7 +25,7 @@ impl KeyReplicas {
         self.read_streams(streams, STREAM_PREFIX, |topic, stream, partition| {
             // A replica without a complete generation has no keys yet.
             let has_replica = self.lock().get(topic).is_some_and(StoredReplica::has_keys);
-            if has_replica { Ok(()) } else { self.import_topic(topic, (stream, partition), publisher) }
+            if has_replica { Ok(()) } else { self.import_topic(topic, stream, partition, publisher) }
         });
         match NodeMembership::open(streams, &self.config) {
             Ok(opened) => *self.lock_membership() = Some(opened),
@@ -112,7 +112,8 @@ impl KeyReplicas {
     fn import_topic(
         &self,
         topic: &str,
-        (stream, partition): (&Stream, &Partition),
+        stream: &Stream,
+        partition: &Partition,
         publisher: &Publisher,
     ) -> Result<(), StorageError> {
         let mut snapshot = durable_keys::load::read(topic, stream.created(), partition)?;

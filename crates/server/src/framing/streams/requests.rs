@@ -406,7 +406,7 @@ pub(crate) trait RequestStreams: Sized {
             Ok((SocketHandshake { accepted, response, upgrade }, slot)) => {
                 let session = exchange.is_session().then(|| exchange.retain());
                 let response = accepted_head(&accepted, response);
-                self.open_body(stream, &response, upgrade, (slot, session), shared);
+                self.open_body(stream, &response, upgrade, slot, session, shared);
             }
             Err(refusal) => self.refuse(stream, exchange, refusal, shared),
         }
@@ -495,7 +495,7 @@ pub(crate) trait RequestStreams: Sized {
         let negotiated = Negotiated::response_body(format, false);
         let transport = MessageTransport::Body { keep_alive: false, prefix };
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit: None, transport };
-        self.open_body(stream, &response, upgrade, (slot, None), shared);
+        self.open_body(stream, &response, upgrade, slot, None, shared);
     }
 
     /// Queues the head of an answer whose content is the output of a socket. `session`: the request for a session.
@@ -504,7 +504,8 @@ pub(crate) trait RequestStreams: Sized {
         stream: Self::Id,
         response: &Response,
         upgrade: AcceptedUpgrade,
-        (slot, session): (SocketSlot, Option<Box<RetainedRequest>>),
+        slot: SocketSlot,
+        session: Option<Box<RetainedRequest>>,
         shared: &mut WorkerShared,
     ) {
         let Some(at) = self.table().position(stream) else { return self.return_slot(slot, shared) };

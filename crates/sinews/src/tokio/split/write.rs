@@ -417,8 +417,13 @@ impl<T: Split> WriteHalf<T> {
 }
 
 impl<T: Split> SendPieces for WriteHalf<T> {
-    fn poll_part(&mut self, cx: &mut Context<'_>, part: (Kind, &[u8], bool)) -> Poll<Result<(), Error>> {
-        let (kind, part, last) = part;
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        kind: Kind,
+        part: &[u8],
+        last: bool,
+    ) -> Poll<Result<(), Error>> {
         self.poll_with_capacity(cx, |link| link.queue_piece(kind, part, last)).map(accepted)
     }
 

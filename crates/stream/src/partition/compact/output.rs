@@ -48,7 +48,7 @@ pub(super) fn for_each_run(
         match pass.fate(&raw) {
             RecordFate::Remove => {
                 removed += 1;
-                end_run((base, offset), records, run, copy.take(), call)?;
+                end_run(base, offset, records, run, copy.take(), call)?;
                 (base, run) = (offset + 1, end..end);
             }
             RecordFate::Keep => {
@@ -64,12 +64,13 @@ pub(super) fn for_each_run(
             }
         }
     }
-    end_run((base, header.end()), records, run, copy, call)?;
+    end_run(base, header.end(), records, run, copy, call)?;
     Ok(removed)
 }
 
 fn end_run(
-    (base, end): (u64, u64),
+    base: u64,
+    end: u64,
     records: &[u8],
     run: Range<usize>,
     copy: Option<BytesMut>,
@@ -99,7 +100,8 @@ impl CompactedSegment {
     pub(super) fn create(
         disk: &dyn Disk,
         segment: &Segment,
-        (clean, time): (u64, u64),
+        clean: u64,
+        time: u64,
         replaces: bool,
     ) -> io::Result<Self> {
         let file = disk.create(&segment.unfinished_path())?;

@@ -188,7 +188,7 @@ fn topic_that_is_claimed_while_a_catalogue_waits_stays_at_other_nodes() {
     let slow = SlowBroker { sent: Sent::default(), looks: Cell::new(2) };
     let node = &mut world.nodes[0];
     let request = KeyStateRequest::Catalogue.encode();
-    node.replicator.receive(other, MessageKind::KeyRequest, &request, (&slow, now));
+    node.replicator.receive(other, MessageKind::KeyRequest, &request, &slow, now);
     node.replicator.run_transfers(&slow, now);
     let new: Arc<str> = "new".into();
     assert!(node.replicator.claim(&new));
