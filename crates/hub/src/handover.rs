@@ -221,7 +221,7 @@ impl HandoverState {
             let keyed = self.publisher.keyed_topics();
             let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
             let (histories, epochs) = self.hub.begin_handover(sender, &self.publisher);
-            let end = HandoverHead::End { delivered: self.hub.delivered_publications() };
+            let end = HandoverHead::End { delivered: self.hub.last_publications() };
             let end = HandoverFrame { head: end, body: bytes::Bytes::from(epochs) };
             // After the queue to the successor exists, which gets later revocations.
             self.revocations.set_file_shared(true);

@@ -144,7 +144,7 @@ impl Webhooks {
             }
         };
         for receiver in receivers.iter().filter(|receiver| receiver.begin()) {
-            runtime.spawn(delivery::deliver(Arc::clone(receiver)));
+            runtime.spawn(delivery::run(Arc::clone(receiver)));
         }
         Ok(())
     }

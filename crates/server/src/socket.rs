@@ -267,10 +267,10 @@ impl WebSocketConn {
     }
 
     /// Delivers an update of keys.
-    pub(crate) fn deliver_keys(&mut self, update: &KeyedDelivery, shared: &mut WorkerShared) {
+    pub(crate) fn send_keys(&mut self, update: &KeyedDelivery, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
         let mut tx = self.session.tx(resources, services.now);
-        self.state.subscriber.deliver_keys(&mut tx, &mut services.topics, update);
+        self.state.subscriber.send_keys(&mut tx, &mut services.topics, update);
         self.session.after_tx(resources, services.now);
     }
 

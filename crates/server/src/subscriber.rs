@@ -54,12 +54,12 @@ impl SubscriberState {
             let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
             topics.counters.delivered += u64::from(queued);
         } else {
-            self.deliver_slowly(tx, topics, (topic, rule), (message, sequence));
+            self.defer_delivery(tx, topics, (topic, rule), (message, sequence));
         }
     }
 
     /// Delivers an update of keys at once, or starts a reader for a connection that is not ready.
-    pub(crate) fn deliver_keys(&mut self, tx: &mut Tx<'_>, topics: &mut Topics, update: &KeyedDelivery) {
+    pub(crate) fn send_keys(&mut self, tx: &mut Tx<'_>, topics: &mut Topics, update: &KeyedDelivery) {
         let KeyedDelivery { group, after, message, .. } = update;
         let is_idle = self.backlog.as_ref().is_none_or(|backlog| backlog.is_empty());
         let is_reading =
@@ -81,7 +81,7 @@ impl SubscriberState {
     }
 
     #[cold]
-    fn deliver_slowly(
+    fn defer_delivery(
         &mut self,
         tx: &mut Tx<'_>,
         topics: &mut Topics,

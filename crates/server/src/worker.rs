@@ -183,7 +183,7 @@ impl Worker {
             self.publish_from(io, conn);
         }
         if self.shared.services.topics.has_presence_to_publish(io.now()) {
-            self.publish_presence(io);
+            self.send_presence(io);
         }
         self.shared
             .services

@@ -35,7 +35,7 @@ const RECORDS_MAX: usize = 10_000;
 const BYTES_MAX: u64 = 4 << 20;
 
 /// `POST /streams/{name}`: answers when the requested durability is reached.
-pub(crate) fn publish(
+pub(crate) fn append(
     policy: &AccessPolicy,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
@@ -121,7 +121,7 @@ async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durabilit
 }
 
 /// `POST /topics/{name}` of a durable topic: answers when the stream's durability is reached.
-pub(crate) fn publish_to_topic(
+pub(crate) fn append_to_durable(
     store: Arc<StreamService>,
     topic: String,
     content: MessageContent,

@@ -7,7 +7,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 
-use super::streams::publish_to_topic;
+use super::streams::append_to_durable;
 use crate::access::auth::{Action, Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::http::{failure, media_type, topic_of};
@@ -90,7 +90,7 @@ impl TopicPublishing {
     ) -> Option<impl Future<Output = Response> + use<>> {
         client_message::report(&self.hub, (topic, content), rights, None);
         let store = self.store.as_ref().filter(|store| store.topics().is_durable(topic))?;
-        Some(publish_to_topic(Arc::clone(store), topic.to_owned(), content.clone(), rights.clone()))
+        Some(append_to_durable(Arc::clone(store), topic.to_owned(), content.clone(), rights.clone()))
     }
 
     /// Delivers a publication to subscribers.

@@ -188,7 +188,7 @@ impl ClusterLink {
         let until = now + self.timeout(now);
         while self.wait(events, until.saturating_duration_since(now)) {
             now = Instant::now();
-            if now >= until || !self.deliver_publications(now) {
+            if now >= until || !self.flush_receiver(now) {
                 return;
             }
         }
@@ -325,7 +325,7 @@ impl ClusterLink {
     }
 
     /// Receives the socket's input. Returns whether it was publications of other nodes, and there is nothing else to do.
-    fn deliver_publications(&mut self, now: Instant) -> bool {
+    fn flush_receiver(&mut self, now: Instant) -> bool {
         match self.receive(now) {
             Ok(has_work) => {
                 let sends_list = self.announcer.sends_snapshot() || self.receiver.revocations.sends_list();

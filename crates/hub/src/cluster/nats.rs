@@ -152,7 +152,7 @@ fn brief(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().take(200).collect()
 }
 
-pub(super) fn publish(out: &mut Vec<u8>, subject: &str, payload: &[u8]) {
+pub(super) fn encode_publication(out: &mut Vec<u8>, subject: &str, payload: &[u8]) {
     out.extend_from_slice(b"PUB ");
     out.extend_from_slice(subject.as_bytes());
     out.push(b' ');
@@ -267,7 +267,7 @@ mod tests {
     fn commands_are_written() {
         let mut out = Vec::new();
         subscribe(&mut out, "p.t.a", 10);
-        publish(&mut out, "p.t.a", b"xyz");
+        encode_publication(&mut out, "p.t.a", b"xyz");
         unsubscribe(&mut out, 10);
         assert_eq!(out, b"SUB p.t.a 10\r\nPUB p.t.a 3\r\nxyz\r\nUNSUB 10\r\n");
     }

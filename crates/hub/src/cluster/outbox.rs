@@ -294,7 +294,7 @@ impl Outbox {
 
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is unreachable.
     /// One connection may be excluded.
-    pub(super) fn publish(
+    pub(super) fn push(
         &self,
         topic: &str,
         audience: Audience,
@@ -368,7 +368,7 @@ impl Outbox {
         let mut message = Vec::with_capacity(size);
         state.head(self.node, kind).write(&mut message);
         message.extend_from_slice(body);
-        self.kind.publish(&mut state.bytes, subject, &message);
+        self.kind.encode_publication(&mut state.bytes, subject, &message);
         drop(state);
         self.wake();
     }
@@ -438,7 +438,7 @@ impl OutboxState {
             if self.skips_replies {
                 kind.skip_reply(&mut self.bytes);
             }
-            kind.publish(&mut self.bytes, &self.subject, &self.batch);
+            kind.encode_publication(&mut self.bytes, &self.subject, &self.batch);
             self.batch.clear();
         }
     }
@@ -466,11 +466,11 @@ mod tests {
     #[test]
     fn consecutive_publications_to_a_topic_are_one_message() {
         let outbox = outbox();
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"away", None));
+        outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"away", None));
         assert!(taken(&outbox).is_empty());
         outbox.open(1 << 20);
         for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
-            outbox.publish(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes(), None));
+            outbox.push(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes(), None));
         }
         let bytes = taken(&outbox);
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -508,7 +508,7 @@ mod tests {
             let outbox = outbox();
             outbox.open(max_payload);
             for _ in 0..100 {
-                outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &[0; 1000], exclude));
+                outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &[0; 1000], exclude));
             }
             let lengths = message_lengths(&outbox);
             let (last, full) = lengths.split_last().unwrap();
@@ -526,7 +526,7 @@ mod tests {
             let largest = 10_000 - HEAD - 3 - PUBLICATION_HEAD - exclude.map_or(0, |_| EXCLUDED);
             for length in [largest, largest + 1] {
                 let content = (ContentKind::Binary, &vec![0; length][..], exclude);
-                outbox.publish("a", Audience::Subscribers, content);
+                outbox.push("a", Audience::Subscribers, content);
             }
             assert_eq!(message_lengths(&outbox), [10_000]);
             assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
@@ -549,7 +549,7 @@ mod tests {
     /// Publishes and returns whether the publication was written past the link's thread.
     fn is_written(outbox: &Outbox, payload: &[u8]) -> bool {
         outbox.is_woken.store(false, Ordering::SeqCst);
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, payload, None));
+        outbox.push("a", Audience::Subscribers, (ContentKind::Text, payload, None));
         !outbox.is_woken.load(Ordering::SeqCst)
     }
 
@@ -603,7 +603,7 @@ mod tests {
         assert!(outbox.lock().is_partial);
         // The thread has an answer to a ping meanwhile, and later publications follow.
         link.extend_from_slice(b"PONG\r\n");
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"last", None));
+        outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"last", None));
         assert!(outbox.take(&mut link, TAKEN_MAX + 1), "the rest of a command cannot wait");
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
@@ -642,7 +642,7 @@ mod tests {
         for skips_replies in [true, false] {
             let (outbox, _broker) = attached(true);
             outbox.attach(None, skips_replies);
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Text, b"1", None));
+            outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"1", None));
             outbox.send("p.all", MessageKind::Heartbeat, b"{}");
             let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
             let commands: Vec<&str> =
@@ -659,7 +659,7 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..100 {
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
             let mut output = vec![0; TAKEN_MAX + 1];
             assert!(!outbox.take(&mut output, TAKEN_MAX + 1) && output.len() == TAKEN_MAX + 1);
         }
@@ -674,7 +674,7 @@ mod tests {
         outbox.open(1 << 20);
         for audience in [Audience::Subscribers, Audience::AllNodes, Audience::AllNodes, Audience::Subscribers]
         {
-            outbox.publish("a", audience, (ContentKind::Text, b"1", None));
+            outbox.push("a", audience, (ContentKind::Text, b"1", None));
         }
         let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
         let subjects: Vec<&str> =
@@ -699,15 +699,15 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..40 {
-            outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
         }
-        outbox.publish("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20], None));
+        outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20], None));
         assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
         assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
         for topic in ["a", "b"] {
-            outbox.publish(topic, Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push(topic, Audience::Subscribers, (ContentKind::Binary, &payload, None));
         }
         outbox.close();
         assert!(taken(&outbox).is_empty());

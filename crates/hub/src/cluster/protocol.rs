@@ -99,9 +99,9 @@ impl BrokerClient {
 }
 
 impl BrokerKind {
-    pub(super) fn publish(self, out: &mut Vec<u8>, subject: &str, payload: &[u8]) {
+    pub(super) fn encode_publication(self, out: &mut Vec<u8>, subject: &str, payload: &[u8]) {
         match self {
-            Self::Nats => nats::publish(out, subject, payload),
+            Self::Nats => nats::encode_publication(out, subject, payload),
             Self::Redis => redis::command(out, &[b"PUBLISH", subject.as_bytes(), payload]),
         }
     }

@@ -62,7 +62,7 @@ impl Receiver {
         let is_replaced = !is_publications && nodes.is_replaced(head.node);
         drop(nodes);
         match is_publications {
-            true => self.deliver(&head, body),
+            true => self.receive_publication(&head, body),
             false => self.handle(&head, body, is_replaced, now),
         }
         !is_publications
@@ -207,7 +207,7 @@ impl Receiver {
         self.keys.run(&*self.cluster, now);
     }
 
-    fn deliver(&mut self, head: &NodeMessageHead, body: &[u8]) {
+    fn receive_publication(&mut self, head: &NodeMessageHead, body: &[u8]) {
         let Some((topic, publications)) = read_publications(body) else { return };
         let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);

@@ -209,7 +209,7 @@ fn add_streams(
             api::streams::read(&read_live.policy(), read_store.as_ref(), request)
         })
         .post("/streams/{name}", move |request| {
-            api::streams::publish(&publish_live.policy(), publish_store.as_ref(), request)
+            api::streams::append(&publish_live.policy(), publish_store.as_ref(), request)
         })
         .delete("/streams/{name}", move |request| {
             api::streams::delete(&delete_live.policy(), delete_store.as_ref(), request)

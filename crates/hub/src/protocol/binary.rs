@@ -182,7 +182,7 @@ impl BinaryClient {
         let Some((head, body)) = BinaryHead::split(&message) else { return };
         let result = match head.read(body) {
             Ok(BinaryRequest::Publish(ack)) => {
-                self.publish(head, ack, message.slice(HEAD..), cx).map(|()| None)
+                self.append(head, ack, message.slice(HEAD..), cx).map(|()| None)
             }
             Ok(request) => self.execute(head, request, cx),
             Err(Some(text)) => Err(problem(code::MALFORMED, text)),
@@ -208,7 +208,7 @@ impl BinaryClient {
     }
 
     /// Appends the records of a message.
-    fn publish(
+    fn append(
         &mut self,
         head: BinaryHead,
         ack: AckLevel,
@@ -227,7 +227,7 @@ impl BinaryClient {
         let Some(stream) = open_stream.clone() else { return Err(hello_missing()) };
         let records = Records::check(records, self.store.limits()).map_err(malformed)?;
         let to = (&*self.store, stream);
-        let result = self.streams.publish(to, head.choice(), records, (head.id, ack), &BinaryReplies, cx);
+        let result = self.streams.append(to, head.choice(), records, (head.id, ack), &BinaryReplies, cx);
         if result.as_ref().is_err_and(|problem| problem.code == code::GONE) {
             // The stream was deleted. The next publication creates a new one.
             *open_stream = None;
@@ -372,8 +372,8 @@ struct BinaryReplies;
 impl Replies for BinaryReplies {
     type Id = u32;
 
-    fn published(&self, at: &ReplyContext<'_, u32>, appended: Appended, cx: &mut Context<'_>) {
-        let _ = cx.send_binary(&wire::published(number(at.partition), *at.id, appended));
+    fn appended(&self, at: &ReplyContext<'_, u32>, appended: Appended, cx: &mut Context<'_>) {
+        let _ = cx.send_binary(&wire::appended(number(at.partition), *at.id, appended));
     }
 
     fn committed(&self, at: &ReplyContext<'_, u32>, cx: &mut Context<'_>) {

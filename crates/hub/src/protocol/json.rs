@@ -347,7 +347,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.publish_to_topic((&store, topic, content), id, &self.rights, cx)?;
+            self.streams.append_to_durable((&store, topic, content), id, &self.rights, cx)?;
             client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
             return Ok(OpReply::Deferred);
         }

@@ -174,7 +174,7 @@ impl TopicClient {
     fn publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
         client_message::report(&self.hub, (&self.topic, content), &self.rights, self.connection.as_ref());
         match &mut self.stream {
-            Some(stream) => stream.publish(&self.topic, content, &self.rights, cx),
+            Some(stream) => stream.append(&self.topic, content, &self.rights, cx),
             None => {
                 let excludes_publisher = !self.include_self;
                 let sender = PublicationSender { excludes_publisher, ..PublicationSender::default() };

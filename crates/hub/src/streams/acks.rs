@@ -39,7 +39,7 @@ impl<I> AckQueue<I> {
             };
             let at = ReplyContext { id: &first.id, stream: self.stream.name(), partition: first.partition };
             match result {
-                Ok(Some(appended)) if self.partition.is_some() => replies.published(&at, appended, cx),
+                Ok(Some(appended)) if self.partition.is_some() => replies.appended(&at, appended, cx),
                 Ok(_) => replies.committed(&at, cx),
                 Err(problem) => replies.failed(&first.id, problem, cx),
             }

@@ -103,7 +103,7 @@ impl<I> Default for ConnectionStreams<I> {
 impl<I> ConnectionStreams<I> {
     /// Appends, and answers when the requested durability is reached. If the queue is full, reads pause until there is
     /// capacity.
-    pub(crate) fn publish(
+    pub(crate) fn append(
         &mut self,
         (store, stream): (&StreamService, Stream),
         choice: PartitionChoice,

@@ -149,13 +149,13 @@ impl DurableTopics {
         let partition = single_partition(stream).ok()?;
         let next = partition.offsets().next;
         let relay = self.insert(stream, partition, BROKER_EPOCH, from);
-        relay.accept(from.max(next), &relay.relayed());
+        relay.accept(from.max(next), &relay.progress());
         Some(relay)
     }
 
     /// The relay of a stream. If this process has created the stream, the relay publishes all its records. Records that
     /// existed when a stream was opened are published already; resuming subscribers read them from the log.
-    pub(super) fn relay(&self, stream: &Stream) -> Result<Arc<TopicRelay>, Problem> {
+    pub(super) fn topic_relay(&self, stream: &Stream) -> Result<Arc<TopicRelay>, Problem> {
         if let Some(relay) = self.lock().get(stream.name()).filter(|relay| relay.belongs_to(stream)) {
             return Ok(relay.clone());
         }
@@ -282,7 +282,7 @@ impl DurableTopics {
             drop(known);
             let mut step = RelayStep::Idle;
             for relay in relays.iter().filter(|relay| closing || relay.wake_flag.is_woken()) {
-                match relay.relay_records(hub, &mut publisher, |publisher| self.wait_for_workers(publisher)) {
+                match relay.read_on(hub, &mut publisher, |publisher| self.wait_for_workers(publisher)) {
                     RelayStep::Progress => step = RelayStep::Progress,
                     RelayStep::Failed if step == RelayStep::Idle => step = RelayStep::Failed,
                     RelayStep::Failed | RelayStep::Idle => {}
@@ -346,7 +346,7 @@ impl TopicRelay {
         self.keys_read_to.lock()
     }
 
-    pub(super) fn relayed(&self) -> MutexGuard<'_, u64> {
+    pub(super) fn progress(&self) -> MutexGuard<'_, u64> {
         self.relayed.lock()
     }
 
@@ -356,7 +356,7 @@ impl TopicRelay {
     }
 
     fn follows_directly(&self, position: Position) -> bool {
-        let last = self.external_sequence.load(Ordering::SeqCst).max(*self.relayed());
+        let last = self.external_sequence.load(Ordering::SeqCst).max(*self.progress());
         let follows_directly = position.epoch == self.epoch && position.sequence == last + 1;
         if follows_directly {
             self.external_sequence.store(position.sequence, Ordering::SeqCst);
@@ -378,13 +378,13 @@ impl TopicRelay {
     }
 
     /// Publishes the readable records once, and waits in between for workers that fall behind.
-    fn relay_records(
+    fn read_on(
         &self,
         hub: &HubTopics,
         publisher: &mut Publisher,
         wait_for_workers: impl Fn(&Publisher),
     ) -> RelayStep {
-        let from = *self.relayed();
+        let from = *self.progress();
         let mut found = Poll::Pending;
         self.wake_flag.arm(|waker| {
             found = self.partition.poll_read(from, RELAY_BYTES, waker);
@@ -397,7 +397,7 @@ impl TopicRelay {
             Ok(read) => {
                 let mut records = records_from(&read.batches, from).peekable();
                 while records.peek().is_some() {
-                    let mut relayed = self.relayed();
+                    let mut relayed = self.progress();
                     for record in records.by_ref().take(RELAY_RECORDS) {
                         if record.offset < *relayed {
                             continue;
@@ -436,14 +436,14 @@ impl TopicRelay {
     }
 
     fn skip_to(&self, next: u64) {
-        let mut relayed = self.relayed();
+        let mut relayed = self.progress();
         *relayed = next.max(*relayed);
     }
 
     fn await_records(&self) -> RelayStep {
         let watch = |waker: &Waker| {
             let (accepted, next) = {
-                let relayed = self.relayed();
+                let relayed = self.progress();
                 (self.accepted.load(Ordering::SeqCst), *relayed)
             };
             // The feed publishes the next records, or wakes the relay. A watch would end the deferral of their write.

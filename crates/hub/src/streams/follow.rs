@@ -66,7 +66,7 @@ impl DurableSubscription {
         id: &Option<Value>,
     ) -> Self {
         let is_ready = store.opening_of_topic(topic).is_none()
-            && store.relay(topic).is_ok_and(|relay| relay.is_none_or(|relay| relay.has_reached(start)));
+            && store.topic_relay(topic).is_ok_and(|relay| relay.is_none_or(|relay| relay.has_reached(start)));
         let ready = (!is_ready)
             .then(|| -> StartFuture { Box::pin(ready(Arc::clone(store), topic.to_owned(), start)) });
         Self::Opening { id: id.clone(), start, ready, interest: None }
@@ -120,13 +120,13 @@ impl DurableSubscription {
         start: Option<ReplayFrom>,
         cx: &mut Context<'_>,
     ) -> Result<(Self, Value), Problem> {
-        let mut relay = store.relay(topic)?;
+        let mut relay = store.topic_relay(topic)?;
         if relay.is_none() {
             // The topic has no publication yet. The first one reaches the current subscribers.
             let joined = cx
                 .subscribe_from(&TopicForm::Framed.topic(topic), ReplayFrom::Last(0))
                 .map_err(subscription_problem)?;
-            relay = store.relay(topic)?;
+            relay = store.topic_relay(topic)?;
             if relay.is_none() {
                 let missed =
                     matches!(start, Some(ReplayFrom::After(Position { sequence, .. })) if sequence > 0);
@@ -134,7 +134,7 @@ impl DurableSubscription {
             }
         }
         let Some(relay) = relay else { return Err(stream_missing()) };
-        let end = *relay.relayed();
+        let end = *relay.progress();
         let (next, complete) = relay.start_offset(store, start, end);
         let ack = acknowledgement(topic, relay.position(end), end - next, complete);
         let follow =
@@ -154,7 +154,7 @@ impl DurableSubscription {
         if let Self::Opening { .. } = self {
             return Ok(());
         }
-        let relay = store.relay(topic)?.ok_or_else(stream_missing)?;
+        let relay = store.topic_relay(topic)?.ok_or_else(stream_missing)?;
         let behind = first.saturating_sub(1);
         let next = if let Self::Reading { next, .. } = self { behind.min(*next) } else { behind };
         relay.suspend_delivery(topic, cx)?;
@@ -186,7 +186,7 @@ impl DurableSubscription {
 
     fn send_batch(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<FollowStep, Problem> {
         let Self::Reading { relay, source, next, watcher } = self else { return Ok(FollowStep::Live) };
-        let (end, waker) = (*relay.relayed(), cx.waker());
+        let (end, waker) = (*relay.progress(), cx.waker());
         // Another process has published this record, and this relay has not: the log will reach it.
         if *next > end && !watcher.watch(PartitionEvent::Readable(*next - 1), &waker) {
             return Ok(FollowStep::Pending);
@@ -251,14 +251,15 @@ pub(super) async fn ready(
         if let Some(opening) = store.opening_of_topic(&topic) {
             opening.await?;
         }
-        let (Some(relay), Some(ReplayFrom::After(position))) = (store.relay(&topic)?, start) else {
+        let (Some(relay), Some(ReplayFrom::After(position))) = (store.topic_relay(&topic)?, start) else {
             return Ok(());
         };
         if relay.has_reached(start) || position.sequence > store.last_end(relay.stream(), 0).await? {
             return Ok(());
         }
         // The relay of a deleted stream advances no more.
-        let is_current = || store.relay(&topic).is_ok_and(|it| it.is_some_and(|it| Arc::ptr_eq(&it, &relay)));
+        let is_current =
+            || store.topic_relay(&topic).is_ok_and(|it| it.is_some_and(|it| Arc::ptr_eq(&it, &relay)));
         store.topics().wait_until(|| relay.has_reached(start) || !is_current()).await;
         if relay.has_reached(start) && is_current() {
             return Ok(());
@@ -301,11 +302,13 @@ pub(crate) async fn history(
     start: ReplayFrom,
     (most, most_bytes): (usize, usize),
 ) -> Result<FetchedRecords, Problem> {
-    let Some(relay) = store.relay(&topic)? else { return Ok(FetchedRecords { from: 0, end: 0, read: None }) };
+    let Some(relay) = store.topic_relay(&topic)? else {
+        return Ok(FetchedRecords { from: 0, end: 0, read: None });
+    };
     let start = if let ReplayFrom::Last(count) = start { ReplayFrom::Last(count.min(most)) } else { start };
     let mut source = store.source(relay.stream(), 0)?;
     // An acknowledged publication may still be on its way to the subscribers.
-    let end = store.ends(relay.stream(), 0, relay.partition()).1.max(*relay.relayed());
+    let end = store.ends(relay.stream(), 0, relay.partition()).1.max(*relay.progress());
     let (from, _) = relay.start_offset(&store, Some(start), end);
     let (mut next, mut count, mut whole) = (from, 0, None::<ReadResult>);
     while next < end && count < most && whole.as_ref().is_none_or(|it| it.batches.len() < most_bytes) {
@@ -347,7 +350,7 @@ impl TopicRelay {
     /// Whether the relay has reached the client's position. The position in another epoch is unknown.
     fn has_reached(&self, start: Option<ReplayFrom>) -> bool {
         let Some(ReplayFrom::After(position)) = start else { return true };
-        position.epoch != self.epoch() || position.sequence <= *self.relayed()
+        position.epoch != self.epoch() || position.sequence <= *self.progress()
     }
 
     /// The first record for a client that starts there, and whether no message before it is missing.
@@ -376,7 +379,7 @@ impl TopicRelay {
     /// whether it is; otherwise the connection is woken to read on.
     fn join_relay(&self, topic: &str, next: u64, cx: &mut Context<'_>) -> Result<bool, Problem> {
         // While this is locked, the relay does not publish.
-        let relayed = self.relayed();
+        let relayed = self.progress();
         let position = self.position(*relayed);
         let framed = TopicForm::Framed.topic(topic);
         cx.topics().publisher().advance_to(&framed, position).map_err(subscription_problem)?;
@@ -398,7 +401,7 @@ impl TopicRelay {
     /// Subscribes the connection without delivering messages to it yet.
     fn suspend_delivery(&self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
         let framed = TopicForm::Framed.topic(topic);
-        let position = self.position(*self.relayed());
+        let position = self.position(*self.progress());
         cx.topics().publisher().advance_to(&framed, position).map_err(subscription_problem)?;
         cx.subscribe_paused(&framed).map_err(subscription_problem)
     }

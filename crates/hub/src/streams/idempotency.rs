@@ -62,7 +62,7 @@ impl StreamService {
             Deduplication::Store => false,
             Deduplication::ReadAlways => true,
             Deduplication::ReadOnce => {
-                let relay = self.relay(topic).ok().flatten();
+                let relay = self.topic_relay(topic).ok().flatten();
                 relay.is_none_or(|relay| relay.keys_read_to().is_none())
             }
         }
@@ -74,7 +74,7 @@ impl StreamService {
         if let Some(opening) = self.opening(&topic, Action::Publish, &Rights::all()) {
             opening.await?;
         }
-        let Some(relay) = self.relay(&topic)? else { return Ok(None) };
+        let Some(relay) = self.topic_relay(&topic)? else { return Ok(None) };
         self.read_last(relay).await.map(Some)
     }
 

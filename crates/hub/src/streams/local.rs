@@ -64,7 +64,7 @@ impl StreamStore for LocalStore {
             let stream = opening.await.map_err(|error| unusable(&name, &error))?;
             if let Some(stream) = stream.filter(|_| topics.is_durable(&name)) {
                 // A stream that backs no topic has no relay; callers of `relay` receive the error.
-                let _ = topics.relay(&stream);
+                let _ = topics.topic_relay(&stream);
             }
             Ok(())
         });

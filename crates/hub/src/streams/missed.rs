@@ -39,17 +39,17 @@ impl MissedRecords {
         after: Option<Position>,
     ) -> Result<Option<Self>, Problem> {
         ready(Arc::clone(&store), topic.clone(), after.map(ReplayFrom::After)).await?;
-        let Some(relay) = store.relay(&topic)? else { return Ok(None) };
+        let Some(relay) = store.topic_relay(&topic)? else { return Ok(None) };
         // A position without a message is that before the first one.
         let after = after.filter(|after| after.epoch == relay.epoch() || after.sequence == 0);
-        let is_complete = after.is_some_and(|after| after.sequence <= *relay.relayed());
+        let is_complete = after.is_some_and(|after| after.sequence <= *relay.progress());
         let next = after.map_or(0, |after| after.sequence);
         Ok(Some(Self { hub, relay, next, records: Vec::new(), bytes: 0, is_complete }))
     }
 
     /// Whether there are records to read.
     pub(crate) fn is_behind(&self) -> bool {
-        self.is_complete && self.next < *self.relay.relayed()
+        self.is_complete && self.next < *self.relay.progress()
     }
 
     /// Reads on, up to the records that are published, at most as many as the limits of messages and bytes.
@@ -58,7 +58,7 @@ impl MissedRecords {
         store: &StreamService,
         (most, most_bytes): (usize, usize),
     ) -> Result<Self, Problem> {
-        let end = *self.relay.relayed();
+        let end = *self.relay.progress();
         let mut source = store.source(self.relay.stream(), 0)?;
         while self.is_complete && self.next < end {
             match poll_fn(|cx| source.poll_read(self.next, READ_BYTES, cx.waker())).await {
@@ -94,7 +94,7 @@ impl MissedRecords {
         cx: &mut Context<'_>,
     ) -> Result<Option<Position>, InvalidTopic> {
         // While this is locked, the relay does not publish.
-        let relayed = self.relay.relayed();
+        let relayed = self.relay.progress();
         if self.is_complete && self.next < *relayed {
             return Ok(None);
         }

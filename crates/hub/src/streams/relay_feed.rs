@@ -44,7 +44,7 @@ impl DurableTopics {
     /// Otherwise the relay reads them from the log.
     fn publish_accepted(&self, relay: &TopicRelay, base: u64, records: &Records) {
         let end = base + u64::from(records.count());
-        let mut relayed = relay.relayed();
+        let mut relayed = relay.progress();
         let Some(earlier) = relay.accept(end, &relayed) else { return };
         if *relayed >= earlier
             && let Some((hub, publisher)) = &mut *self.feed()

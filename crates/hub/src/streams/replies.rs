@@ -15,7 +15,7 @@ pub(crate) trait Replies {
     fn acknowledges(&self, _id: &Self::Id) -> bool {
         true
     }
-    fn published(&self, at: &ReplyContext<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
+    fn appended(&self, at: &ReplyContext<'_, Self::Id>, appended: Appended, cx: &mut Context<'_>);
     /// Records of a publication without acknowledgement were accepted.
     fn accepted(&self, _at: &ReplyContext<'_, Self::Id>, _count: u32, _cx: &mut Context<'_>) {}
     fn committed(&self, at: &ReplyContext<'_, Self::Id>, cx: &mut Context<'_>);

@@ -283,13 +283,13 @@ impl StreamService {
         key: &[u8],
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
-        let relay = self.topics.relay(&self.stream_of_topic(topic, rights)?)?;
+        let relay = self.topics.topic_relay(&self.stream_of_topic(topic, rights)?)?;
         Ok((relay, durable_topics::record_of(content, key, self.limits())?))
     }
 
     /// The relay of a durable topic, if its stream exists.
-    pub(crate) fn relay(&self, topic: &str) -> Result<Option<Arc<TopicRelay>>, Problem> {
-        self.open_stream(topic)?.map(|stream| self.topics.relay(&stream)).transpose()
+    pub(crate) fn topic_relay(&self, topic: &str) -> Result<Option<Arc<TopicRelay>>, Problem> {
+        self.open_stream(topic)?.map(|stream| self.topics.topic_relay(&stream)).transpose()
     }
 
     /// What a subscription to a durable topic has to wait for; usually nothing. The caller has checked the right to

@@ -58,7 +58,7 @@ impl StoreServer {
         let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
         let (to_post, of_post) = (live.clone(), Arc::clone(&store));
         let router = Router::new().post("/streams/{name}", move |request| {
-            crate::api::streams::publish(&to_post.policy(), Some(&of_post), request)
+            crate::api::streams::append(&to_post.policy(), Some(&of_post), request)
         });
         let (to_read, of_read) = (live.clone(), Arc::clone(&store));
         let router = router.get("/streams/{name}", move |request| {
@@ -388,7 +388,7 @@ fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let at = |sequence| Position { epoch: stream.created(), sequence };
     assert!(topics.follows_directly("other", at(7)), "not a durable topic");
     assert!(!topics.follows_directly("chat", at(1)), "the relay of this process publishes it");
-    assert!(store.relay("chat").unwrap().is_some(), "the stream is open, and its relay runs");
+    assert!(store.topic_relay("chat").unwrap().is_some(), "the stream is open, and its relay runs");
     topics.finish();
     let follows_directly: Vec<bool> =
         [2, 1, 1, 2, 4, 3].map(|sequence| topics.follows_directly("chat", at(sequence))).into();

@@ -163,7 +163,7 @@ impl HubTopics {
 
     /// The last publication of each other process of the cluster that this one has delivered to a topic with a history. After
     /// [`begin_handover`](Self::begin_handover), the histories have all of these.
-    pub(crate) fn delivered_publications(&self) -> Option<Vec<HandoverDelivered>> {
+    pub(crate) fn last_publications(&self) -> Option<Vec<HandoverDelivered>> {
         self.other_nodes().map(|_| self.node_publications.delivered())
     }
 

@@ -413,7 +413,7 @@ impl World {
         let first = self.rng.below(self.received_by_old + 1);
         let (successor, to_new) = frame_queue();
         let (histories, epochs) = self.old.hub.begin_handover(successor, &self.old.publisher);
-        let delivered = self.old.hub.delivered_publications();
+        let delivered = self.old.hub.last_publications();
         assert!(self.new.publisher.restore_epochs(&epochs));
         for topic in histories {
             // Of forms without positions, a real server retains nothing.

@@ -15,7 +15,7 @@ use super::options::WebhookTarget;
 use super::queue::{NextBatch, TakenEvents, WebhookQueue, backoff};
 
 /// Delivers the events of a webhook until it is closed.
-pub(super) async fn deliver(receiver: Arc<WebhookQueue>) {
+pub(super) async fn run(receiver: Arc<WebhookQueue>) {
     // Failed attempts since the last success, also of former batches: an unreachable application gets few requests.
     let mut failures = 0;
     loop {

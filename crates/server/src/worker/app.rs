@@ -21,7 +21,7 @@ impl App for Worker {
     fn started(&mut self, io: &mut Io) {
         self.appends.begin(self.number);
         self.shared.services.topics.start_presence();
-        self.publish_presence(io);
+        self.send_presence(io);
     }
 
     fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
@@ -274,8 +274,8 @@ impl App for Worker {
     }
 
     fn batch_timer(&mut self, io: &mut Io) {
-        self.publish_keyed(io);
-        self.publish_presence(io);
+        self.send_keyed(io);
+        self.send_presence(io);
     }
 
     fn mail(&mut self, io: &mut Io, mail: &mut Vec<Mail>) {
@@ -292,10 +292,10 @@ impl App for Worker {
         self.shared.services.topics.note_mail_read();
         self.shared.services.topics.handle_missed_keyed(io.now());
         if self.shared.services.topics.has_presence_to_publish(io.now()) {
-            self.publish_presence(io);
+            self.send_presence(io);
         }
         self.delivery.resumes = true;
-        self.publish_keyed(io);
+        self.send_keyed(io);
         self.appends.start_queued(io);
         for conn in self.shared.services.tasks.take_woken() {
             self.woken(io, conn);

@@ -7,7 +7,7 @@ use super::conn::ConnProtocol;
 
 impl Worker {
     /// Sends the updates of keys that are due, and sets the timer for the next.
-    pub(super) fn publish_keyed(&mut self, io: &mut Io) {
+    pub(super) fn send_keyed(&mut self, io: &mut Io) {
         while let Some(conn) = self.shared.services.topics.next_joined_keyed() {
             // What the kernel queues for a slow client cannot be replaced by newer values.
             io.limit_unsent(conn);
@@ -29,7 +29,7 @@ impl Worker {
                 }
                 if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(subscriber) {
                     shared.services.counters.deliveries.add(1);
-                    websocket.deliver_keys(&current, shared);
+                    websocket.send_keys(&current, shared);
                     self.settle_one(io, subscriber);
                 }
             }

@@ -239,8 +239,8 @@ impl Worker {
 
     /// Publishes the presence updates that are due, and sets the timer for the next.
     #[cold]
-    pub(super) fn publish_presence(&mut self, io: &mut Io) {
-        self.shared.services.topics.publish_presence(io.now());
+    pub(super) fn send_presence(&mut self, io: &mut Io) {
+        self.shared.services.topics.send_presence(io.now());
         // They are publications of no connection: none is paused for them.
         self.shared.services.topics.take_published();
         if let Some(due) = self.shared.services.topics.arm_batch_timer() {

@@ -127,7 +127,7 @@ async fn result_of(publication: ApiPublication) -> Result<Published, Problem> {
 
 fn answer_to_one(topic: &str, result: Result<(Published, bool), Problem>) -> Response {
     match result {
-        Ok((published, repeated)) => text_success(published_text(topic, published, repeated) + "\n"),
+        Ok((published, repeated)) => text_success(success_text(topic, published, repeated) + "\n"),
         Err(problem) => failure(&problem),
     }
 }
@@ -141,20 +141,20 @@ pub(super) fn batch(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
     }
     let topics = unread_topics(context, rights, &body.messages);
     if topics.is_empty() {
-        return Ok(results(publish_all(context, rights, request.topics(), body)));
+        return Ok(results(execute_batch(context, rights, request.topics(), body)));
     }
     let mut delayed = DelayedPublication::new(context, rights, request, topics);
     Ok(Answer::later(async move {
         let outcomes = match delayed.read_keys().await {
             Ok(()) => parse(&delayed.body)
-                .map(|body| publish_all(&delayed.context, &delayed.rights, &mut delayed.publisher, body)),
+                .map(|body| execute_batch(&delayed.context, &delayed.rights, &mut delayed.publisher, body)),
             Err(problem) => Err(problem),
         };
         answer_to_all(outcomes).await
     }))
 }
 
-fn publish_all(
+fn execute_batch(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     out: &mut impl TopicPublisher,
@@ -360,7 +360,7 @@ fn publish_to(
     match key {
         None => Ok((publish(), false)),
         Some(key) => {
-            let relay = store.and_then(|store| store.relay(topic).ok().flatten());
+            let relay = store.and_then(|store| store.topic_relay(topic).ok().flatten());
             let epoch = relay.map(|relay| relay.epoch());
             Ok(context.recent.publish_once(topic, (key, epoch), publish))
         }
@@ -368,7 +368,7 @@ fn publish_to(
 }
 
 /// Encodes the result of a publication, without building a JSON object first.
-fn published_text(topic: &str, published: Published, repeated: bool) -> String {
+fn success_text(topic: &str, published: Published, repeated: bool) -> String {
     // For the names and numbers of the longest result.
     let mut text = String::with_capacity(topic.len() + 96);
     let repeated_field = |is_repeated: bool| if is_repeated { "\"repeated\":true," } else { "" };
@@ -436,7 +436,7 @@ fn list_of(results: impl Iterator<Item = String>) -> String {
 
 fn result_text(topic: &str, result: Result<Published, Problem>, repeated: bool) -> String {
     match result {
-        Ok(published) => published_text(topic, published, repeated),
+        Ok(published) => success_text(topic, published, repeated),
         Err(problem) => {
             let mut failed = problem.fields();
             failed["topic"] = json!(topic);
@@ -470,7 +470,7 @@ mod tests {
             (stored(true), false, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),
             (stored(false), true, json!({ "topic": "a\"b", "epoch": u64::MAX, "seq": 41, "repeated": true })),
         ] {
-            let text = published_text("a\"b", published, repeated);
+            let text = success_text("a\"b", published, repeated);
             assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected, "{text}");
             assert_eq!(text, expected.to_string(), "the fields are sorted, as in all answers");
         }

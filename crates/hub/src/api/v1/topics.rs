@@ -224,7 +224,7 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
             if let Some(opening) = opening {
                 opening.await?;
             }
-            let epoch = store.relay(&topic)?.map_or(0, |relay| relay.epoch());
+            let epoch = store.topic_relay(&topic)?.map_or(0, |relay| relay.epoch());
             let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
             let fetched = follow::history(Arc::clone(&store), topic.clone(), start, most).await?;
             Ok::<_, Problem>(stored_messages(&topic, epoch, &fetched))

@@ -61,7 +61,7 @@ impl TestLink {
     /// Sends bytes of the broker to the idle link. Returns whether the link goes on to wait, with no other work.
     fn waits_after(&mut self, bytes: &[u8]) -> bool {
         let end = Instant::now() + TIMEOUT;
-        while !self.link.deliver_publications(Instant::now()) {
+        while !self.link.flush_receiver(Instant::now()) {
             assert!(Instant::now() < end, "the link is not idle");
             self.link.turn();
         }
@@ -70,7 +70,7 @@ impl TestLink {
             assert!(Instant::now() < end, "the bytes have not arrived");
             self.link.wait(&mut self.events, BACKLOG_DELAY);
         }
-        self.link.deliver_publications(Instant::now())
+        self.link.flush_receiver(Instant::now())
     }
 }
 
@@ -174,7 +174,7 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
     let large = vec![b'x'; cluster.outbox.max_payload()];
     count("clients publish what the broker does not accept", 1, &mut || {
         for _ in 0..NODES {
-            cluster.outbox.publish("chat.1", Audience::Subscribers, (ContentKind::Text, &large, None));
+            cluster.outbox.push("chat.1", Audience::Subscribers, (ContentKind::Text, &large, None));
         }
     });
     count("clients connect, and the application answers with invalid claims", 1, &mut || {
@@ -271,12 +271,12 @@ fn list_of_revocations_leaves_in_parts_without_further_events() {
         link.link.receiver.do_pending_work();
         let waiting = cluster.outbox.waiting();
         assert!(waiting < 1 << 20, "{waiting}");
-        cluster.outbox.publish("chat.1", Audience::Subscribers, (ContentKind::Text, b"a", None));
+        cluster.outbox.push("chat.1", Audience::Subscribers, (ContentKind::Text, b"a", None));
         link.link.turn();
         let is_flushed = link.link.connection.as_ref().unwrap().is_flushed();
         if is_flushed && link.link.receiver.revocations.sends_list() {
             assert_eq!(link.link.timeout(Instant::now()), Duration::ZERO);
-            assert!(!link.link.deliver_publications(Instant::now()), "the thread has more to send");
+            assert!(!link.link.flush_receiver(Instant::now()), "the thread has more to send");
         }
         link.link.wait(&mut link.events, BACKLOG_DELAY);
     }

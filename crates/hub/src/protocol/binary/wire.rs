@@ -174,7 +174,7 @@ pub(super) fn message(op: u8, partition: u16, id: u32, body: impl FnOnce(&mut By
     message.freeze()
 }
 
-pub(super) fn published(partition: u16, id: u32, appended: Appended) -> Bytes {
+pub(super) fn appended(partition: u16, id: u32, appended: Appended) -> Bytes {
     message(op::PUBLISHED, partition, id, |body| {
         body.put_u64_le(appended.first);
         body.put_u32_le(appended.count);
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn server_messages_are_encoded_as_documented() {
-        let appended = published(1, 2, test_appended());
+        let appended = appended(1, 2, test_appended());
         assert_eq!(&appended[..], [129, 0, 1, 0, 2, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
         let head = batches(0, 1, 2, 3, 4);
         assert_eq!((head.len(), head[0], head[8], head[16], head[24]), (32, 131, 2, 3, 4));

@@ -163,7 +163,7 @@ impl JsonStreams {
                 let to = (&*store, store.stream_to_publish(name, rights)?);
                 let records = build(&records, store.limits())?;
                 // A client that gives no id still receives failures.
-                streams.publish(to, partition, records, (id.into(), ack), &JsonReplies, cx)?;
+                streams.append(to, partition, records, (id.into(), ack), &JsonReplies, cx)?;
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Consume { partition, begin } => {
@@ -247,7 +247,7 @@ impl JsonStreams {
     }
 
     /// Publishes to a durable topic, and answers when the stream's durability is reached.
-    pub(crate) fn publish_to_topic(
+    pub(crate) fn append_to_durable(
         &mut self,
         (store, topic, content): (&StreamService, &str, &MessageContent),
         id: &Option<Value>,
@@ -258,7 +258,7 @@ impl JsonStreams {
         let request = JsonRequest { id: id.clone(), epoch: Some(relay.epoch()) };
         // A client that gives no id still receives failures.
         let to = (store, relay.stream().clone());
-        self.streams.get_or_insert_default().publish(
+        self.streams.get_or_insert_default().append(
             to,
             PartitionChoice::Number(0),
             records,
@@ -275,7 +275,7 @@ impl JsonStreams {
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let epoch = store.relay(topic)?.map_or(0, |relay| relay.epoch());
+        let epoch = store.topic_relay(topic)?.map_or(0, |relay| relay.epoch());
         let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
         let messages = follow::history(Arc::clone(store), topic.to_owned(), start, most);
         let request = JsonRequest { id: id.clone(), epoch: Some(epoch) };
@@ -425,7 +425,7 @@ impl Replies for JsonReplies {
         request.id.is_some()
     }
 
-    fn published(&self, at: &ReplyContext<'_, JsonRequest>, appended: Appended, cx: &mut Context<'_>) {
+    fn appended(&self, at: &ReplyContext<'_, JsonRequest>, appended: Appended, cx: &mut Context<'_>) {
         let Appended { first, count, .. } = appended;
         if let Some(epoch) = at.id.epoch {
             if at.id.id.is_some() {

@@ -51,7 +51,7 @@ impl TopicAppender {
 
     /// Appends a message. If the queue is full, reads pause until there is capacity. A failure closes the connection,
     /// because the raw protocol has no error messages.
-    pub(crate) fn publish(
+    pub(crate) fn append(
         &mut self,
         topic: &str,
         content: &MessageContent,
@@ -65,7 +65,7 @@ impl TopicAppender {
         let result =
             self.store.prepare_publication(topic, (content, None), rights).and_then(|(relay, records)| {
                 let to = (&*self.store, relay.stream().clone());
-                self.streams.publish(
+                self.streams.append(
                     to,
                     PartitionChoice::Number(0),
                     records,
@@ -89,7 +89,7 @@ impl TopicAppender {
             Some((_, Err(problem))) => NoReplies.failed(&(), problem, cx),
             Some((_, Ok(()))) => {
                 if let Some((topic, content, rights)) = self.pending_publish.take() {
-                    self.publish(&topic, &content, &rights, cx);
+                    self.append(&topic, &content, &rights, cx);
                 }
             }
             None => {}
@@ -104,7 +104,7 @@ struct NoReplies;
 impl Replies for NoReplies {
     type Id = ();
 
-    fn published(&self, _: &ReplyContext<'_, ()>, _: Appended, _: &mut Context<'_>) {}
+    fn appended(&self, _: &ReplyContext<'_, ()>, _: Appended, _: &mut Context<'_>) {}
 
     fn committed(&self, _: &ReplyContext<'_, ()>, _: &mut Context<'_>) {}
 

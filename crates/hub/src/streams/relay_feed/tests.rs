@@ -196,7 +196,7 @@ fn records_that_the_log_accepts_again_are_published_once() {
     let mut node = Node::started();
     node.hub.count_dashboard(true);
     node.push_batch(FIRST..FIRST + 2);
-    let relay = node.store.relay("t").unwrap().unwrap();
+    let relay = node.store.topic_relay("t").unwrap().unwrap();
     let mut builder = sinews_stream::record::RecordBuilder::new();
     for offset in FIRST..FIRST + 2 {
         builder.push(1, b"", offset.to_string().as_bytes(), ValueKind::Text).unwrap();
@@ -213,7 +213,7 @@ fn records_that_the_log_accepts_again_are_published_once() {
 fn records_that_the_relay_has_published_are_not_published_again() {
     let mut node = Node::started();
     node.hub.count_dashboard(true);
-    *node.store.relay("t").unwrap().unwrap().relayed() = FIRST + 1;
+    *node.store.topic_relay("t").unwrap().unwrap().progress() = FIRST + 1;
     node.push_batch(FIRST..FIRST + 2);
     assert_eq!(node.published(), [FIRST + 1]);
     assert_eq!(node.hub.take_rates(1), [("t".to_owned(), 1)]);

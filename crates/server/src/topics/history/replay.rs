@@ -146,7 +146,7 @@ impl Topics {
             return false;
         }
         if position.sequence > progress.seen.max(progress.floor) + 1 {
-            self.publish_missed(topic, position.sequence);
+            self.replay_missed(topic, position.sequence);
         }
         if let Some(progress) = self.topics[topic].progress_mut() {
             progress.seen = position.sequence;
@@ -155,7 +155,7 @@ impl Topics {
     }
 
     /// Publishes missed messages from the history of a topic, up to a sequence.
-    fn publish_missed(&mut self, topic: usize, end: u64) {
+    fn replay_missed(&mut self, topic: usize, end: u64) {
         let entry = self.topics[topic].entry.clone();
         let (Some(history), Some(progress)) = (entry.history(), self.topics[topic].progress_mut()) else {
             return;
@@ -187,7 +187,7 @@ impl Topics {
                 .filter(|(_, topic)| topic.progress().is_some())
                 .map(|(at, _)| at)
                 .collect();
-            progress.into_iter().for_each(|topic| self.publish_missed(topic, u64::MAX));
+            progress.into_iter().for_each(|topic| self.replay_missed(topic, u64::MAX));
         }
     }
 

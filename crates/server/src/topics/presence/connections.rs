@@ -215,7 +215,7 @@ impl Topics {
         }
     }
 
-    /// Returns whether to call [`publish_presence`](Self::publish_presence) and
+    /// Returns whether to call [`send_presence`](Self::send_presence) and
     /// [`arm_presence`](Self::arm_presence).
     #[inline]
     pub(crate) fn has_presence_to_publish(&self, now: Instant) -> bool {
@@ -232,7 +232,7 @@ impl Topics {
     }
 
     /// Publishes the updates that are due.
-    pub(crate) fn publish_presence(&mut self, now: Instant) {
+    pub(crate) fn send_presence(&mut self, now: Instant) {
         for _ in 0..UPDATES_PER_TURN {
             let Some(topic) = self.presence.pop_due(now) else { return };
             if topic.is_empty() {
@@ -243,13 +243,13 @@ impl Topics {
             } else if update_thread(&topic, self.posts.len()) != self.shard {
                 self.schedule_at_owner(topic, now);
             } else {
-                self.publish_update(topic, now);
+                self.send_update(topic, now);
             }
         }
     }
 
     /// Publishes the update of a topic, unless messages of its previous update wait for a full mailbox.
-    fn publish_update(&mut self, topic: Arc<str>, now: Instant) {
+    fn send_update(&mut self, topic: Arc<str>, now: Instant) {
         let internal = name::presence_topic(&topic);
         match self.retry_presence(&internal, now) {
             UpdateTurn::Scheduled => {}
@@ -267,7 +267,7 @@ impl Topics {
         }
     }
 
-    /// Returns when to call [`publish_presence`](Self::publish_presence) next.
+    /// Returns when to call [`send_presence`](Self::send_presence) next.
     pub(crate) fn arm_presence(&mut self) -> Option<Instant> {
         self.presence.arm()
     }
