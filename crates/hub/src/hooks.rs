@@ -10,9 +10,9 @@ pub(crate) mod calls;
 mod circuit;
 mod client;
 pub(crate) mod detail;
-mod lane;
 pub(crate) mod messages;
 mod metrics;
+mod queues;
 
 pub(crate) use self::calls::{CallData, HookCall};
 pub(crate) use self::client::{HookClient, HookReply, PendingReply};

@@ -15,7 +15,6 @@ mod append_all;
 #[cfg(test)]
 mod block_on;
 pub(crate) mod broker;
-mod carrier;
 pub(crate) mod connection;
 mod deletion;
 pub(crate) mod directory;
@@ -42,6 +41,7 @@ mod relay_feed;
 pub(crate) mod replies;
 pub(crate) mod report;
 pub(crate) mod request;
+mod ring_writes;
 pub(crate) mod seeking;
 pub(crate) mod service;
 pub(crate) mod store;

@@ -32,7 +32,7 @@ use self::node_publications::NodePublications;
 pub(crate) use self::publisher::TopicPublisher;
 use self::shared_keys::SharedKeys;
 use self::subscribed::SubscribedTopics;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::apps::live::LiveApps;
 use crate::connections::ConnectionRegistry;
 use crate::model::events::EventSink;
@@ -55,9 +55,9 @@ pub(crate) struct HubTopics {
     /// Publications of each topic since the last request; counted while a dashboard is open.
     rates: Mutex<HashMap<String, u64>>,
     /// The topics that have a history.
-    histories: PatternSwitch,
+    histories: PatternSet,
     /// The topics that are stored in streams.
-    durable: PatternSwitch,
+    durable: PatternSet,
     /// Orders the publications of channels with a history in both of their forms with positions.
     recoverable_channels: TopicLocks,
     /// Orders the publications and the new subscriptions of cache channels.
@@ -136,12 +136,12 @@ pub(crate) fn subscription_fault(error: InvalidTopic) -> String {
 
 impl HubTopics {
     /// Creates a hub with the topics that have a history.
-    pub(crate) fn new(histories: PatternSwitch) -> Self {
+    pub(crate) fn new(histories: PatternSet) -> Self {
         Self { histories, ..Self::default() }
     }
 
     /// Sets the topics that are stored in streams.
-    pub(crate) fn with_durable(self, durable: PatternSwitch) -> Self {
+    pub(crate) fn with_durable(self, durable: PatternSet) -> Self {
         Self { durable, ..self }
     }
 

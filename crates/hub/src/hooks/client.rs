@@ -20,10 +20,10 @@ use tokio::time::{sleep, timeout_at};
 
 use super::circuit::{Circuit, CircuitChange};
 use super::detail::HookDetail;
-use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
+use super::queues::{HookBacklog, HookQueues, QueuedRequest};
 use crate::access::namespaces::ClientIdentity;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::HookKind;
@@ -37,7 +37,7 @@ pub(crate) struct HookClient {
     /// By URL: those of the options, and during a reload those of the former options.
     endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
     metrics: Arc<HookMetrics>,
-    /// The lanes limit it.
+    /// The queues limit it.
     jobs: UnboundedSender<HookJob>,
 }
 
@@ -46,7 +46,7 @@ struct Endpoint {
     url: String,
     transport: HookTransport,
     circuit: Circuit,
-    lanes: Arc<HookLanes>,
+    queues: Arc<HookQueues>,
 }
 
 /// A request that waits, and the receiver of its answer.
@@ -55,7 +55,7 @@ struct HookJob {
     request: HookRequest,
     begin: Instant,
     reply: oneshot::Sender<Result<HookReply, HookFailed>>,
-    slot: LaneSlot,
+    slot: QueuedRequest,
 }
 
 /// Why there is no valid answer.
@@ -193,7 +193,7 @@ impl HookClient {
 
     /// The requests that wait or are in progress.
     pub(super) fn pending(&self) -> HookBacklog {
-        self.lock().values().fold(HookBacklog::default(), |sum, endpoint| sum + endpoint.lanes.pending())
+        self.lock().values().fold(HookBacklog::default(), |sum, endpoint| sum + endpoint.queues.pending())
     }
 
     fn endpoint(&self, url: &str) -> Option<Arc<Endpoint>> {
@@ -228,11 +228,11 @@ impl HookClient {
         // The content waits twice: with the action of the client, and in the body.
         let content = detail.content_len();
         let other = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
-        let mut slot = match endpoint.lanes.admit(kind, other + 2 * content) {
+        let mut slot = match endpoint.queues.admit(kind, other + 2 * content) {
             Ok(slot) => slot,
             Err(full) => {
                 self.metrics.record(kind, HookResult::QueueFull, None);
-                if endpoint.lanes.note_full(kind) {
+                if endpoint.queues.note_full(kind) {
                     let (hook, url) = (kind.name(), endpoint.shown_url());
                     tracing::warn!(hook, url, "requests to the hook fail: {full}");
                 }
@@ -344,8 +344,8 @@ fn is_of_the_request(status: u16) -> bool {
 impl Endpoint {
     fn new(url: &str, parsed: HookUrl, options: &HookOptions) -> Arc<Self> {
         let circuit = Circuit::new(options.circuit_failures, options.circuit_time);
-        let (transport, lanes) = (HookTransport::new(parsed), HookLanes::new(options));
-        Arc::new(Self { url: url.to_owned(), transport, circuit, lanes })
+        let (transport, queues) = (HookTransport::new(parsed), HookQueues::new(options));
+        Arc::new(Self { url: url.to_owned(), transport, circuit, queues })
     }
 
     /// The URL for the log: the query may have a secret.

@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 
 use super::client::HookClient;
-use super::lane::HookBacklog;
+use super::queues::HookBacklog;
 use crate::model::HookKind;
 
 /// Counters of hooks, which outlive a reload.

@@ -2,7 +2,7 @@
 
 use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
 
-use crate::access::namespaces::order::{PatternSwitch, covers, order, overlap};
+use crate::access::namespaces::order::{PatternSet, covers, order, overlap};
 use crate::access::namespaces::{Namespace, Namespaces};
 use crate::error::HubError;
 use crate::streams::follow;
@@ -14,9 +14,9 @@ pub(crate) struct HubRules {
     /// The most specific first.
     pub(crate) rules: Vec<TopicRule>,
     /// The topics that have a history.
-    pub(crate) histories: PatternSwitch,
+    pub(crate) histories: PatternSet,
     /// The durable topics.
-    pub(crate) durable: PatternSwitch,
+    pub(crate) durable: PatternSet,
 }
 
 impl HubRules {
@@ -49,7 +49,7 @@ impl HubRules {
         let retaining = list.iter().filter_map(|namespace| {
             Some((namespace.pattern.clone(), namespace.history? > 0 && !durable.is_on(&namespace.pattern)))
         });
-        let histories = PatternSwitch::new(retaining);
+        let histories = PatternSet::new(retaining);
         let mut rules = Vec::new();
         for at in 0..list.len() {
             add_rules(&list, at, &durable, &mut rules);
@@ -104,7 +104,7 @@ impl Namespaces {
 fn durable_topics(
     list: &mut Vec<Namespace>,
     streams: Option<&mut StreamOptions>,
-) -> Result<PatternSwitch, HubError> {
+) -> Result<PatternSet, HubError> {
     let needs = |field: fn(&Namespace) -> Option<bool>, what: &str| {
         let found = list.iter().find(|namespace| field(namespace) == Some(true));
         found.map_or(Ok(()), |found| {
@@ -114,7 +114,7 @@ fn durable_topics(
     let Some(streams) = streams else {
         needs(|namespace| namespace.durable, "topics")?;
         needs(|namespace| namespace.durable_keys, "keys")?;
-        return Ok(PatternSwitch::default());
+        return Ok(PatternSet::default());
     };
     let why = "the topics of streams make it durable";
     merge(list, &mut streams.topics, &mut streams.exceptions, |it| &mut it.durable, why)?;
@@ -122,7 +122,7 @@ fn durable_topics(
     let keyed_exceptions = &mut streams.keyed_exceptions;
     merge(list, &mut streams.keyed_topics, keyed_exceptions, |it| &mut it.durable_keys, why)?;
     let switches = list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
-    Ok(PatternSwitch::new(switches))
+    Ok(PatternSet::new(switches))
 }
 
 /// Adds the patterns of the streams to the list, and those of the list, with the exceptions, to the streams. `why`: the
@@ -170,7 +170,7 @@ fn add_chat(list: &mut Vec<Namespace>, messages: usize) {
 }
 
 /// Adds the rules of a namespace, one for each form of its topics.
-fn add_rules(list: &[Namespace], at: usize, durable: &PatternSwitch, rules: &mut Vec<TopicRule>) {
+fn add_rules(list: &[Namespace], at: usize, durable: &PatternSet, rules: &mut Vec<TopicRule>) {
     let namespace = &list[at];
     let pattern = &*namespace.pattern;
     let slow_rule = |form: TopicForm, slow: &Option<SlowConsumer>| {

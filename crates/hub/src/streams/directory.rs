@@ -11,7 +11,7 @@ use sinews_stream::{OpenError, Streams, StreamsConfig};
 use super::options::{BrokerIdentity, StreamOptions};
 use super::service::StreamService;
 use super::temporary::TemporaryDirectory;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::error::{HubError, HubErrorKind};
 
 /// A directory of streams.
@@ -72,8 +72,8 @@ fn open_one(
     };
     let (topics, keyed_topics) = (options.durable(), options.keyed());
     let (keyed_topics, shared_keys) = match options.shares_keys {
-        true => (PatternSwitch::default(), keyed_topics),
-        false => (keyed_topics, PatternSwitch::default()),
+        true => (PatternSet::default(), keyed_topics),
+        false => (keyed_topics, PatternSet::default()),
     };
     let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);

@@ -27,14 +27,14 @@ pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
 use super::waiting_tasks::WaitingTasks;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::{FaultCause, RejectedWrites};
 
 /// The durable keys of all topics.
 pub(crate) struct DurableKeys {
-    patterns: PatternSwitch,
+    patterns: PatternSet,
     config: StreamConfig,
     /// Topics whose stream is open. Their number is bounded by the number of streams.
     topics: Mutex<HashMap<String, Arc<StoredTopic>>>,
@@ -141,7 +141,7 @@ impl ChangeResult {
 }
 
 impl DurableKeys {
-    pub(super) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
+    pub(super) fn new(patterns: PatternSet, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: stream_config(config),

@@ -32,7 +32,7 @@ use super::records_from::records_from;
 use super::request::now;
 use super::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
-use crate::access::namespaces::order::{PatternSwitch, overlap};
+use crate::access::namespaces::order::{PatternSet, overlap};
 use crate::model::MessageContent;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
@@ -41,7 +41,7 @@ use crate::topics::HubTopics;
 
 /// The durable topics.
 pub(crate) struct DurableTopics {
-    patterns: PatternSwitch,
+    patterns: PatternSet,
     /// By name. Their number is bounded by the number of streams.
     relays: Mutex<HashMap<String, Arc<TopicRelay>>>,
     /// Topics whose stream was deleted; their subscribers are not notified yet.
@@ -115,7 +115,7 @@ const BROKER_EPOCH: u64 = 1;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl DurableTopics {
-    pub(super) fn new(patterns: PatternSwitch) -> Self {
+    pub(super) fn new(patterns: PatternSet) -> Self {
         Self {
             patterns,
             relays: Mutex::default(),

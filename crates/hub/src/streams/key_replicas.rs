@@ -31,7 +31,7 @@ use self::membership::NodeMembership;
 use self::record::StoredClaim;
 use super::durable_keys;
 use super::durable_topics::single_partition;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::model::problem::Problem;
 use crate::topics::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
@@ -49,7 +49,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The replicas of durable keys on the disk of this node.
 pub(crate) struct KeyReplicas {
-    patterns: PatternSwitch,
+    patterns: PatternSet,
     config: StreamConfig,
     streams: OnceLock<Streams>,
     publisher: OnceLock<Publisher>,
@@ -107,7 +107,7 @@ enum TopicBatch {
 type StartedBatch = (Arc<str>, Pending, StoredClaim);
 
 impl KeyReplicas {
-    pub(crate) fn new(patterns: PatternSwitch, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
+    pub(crate) fn new(patterns: PatternSet, config: &StreamConfig, rejected: Arc<RejectedWrites>) -> Self {
         Self {
             patterns,
             config: durable_keys::stream_config(config),

@@ -8,7 +8,7 @@ use sinews_stream::broker::Broker;
 use sinews_stream::{Fsync, StreamConfig};
 
 use super::quota::CreationLimits;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 
 /// Options of durable streams: where they are stored, and what a new stream looks like.
 #[derive(Clone)]
@@ -197,15 +197,15 @@ impl StreamOptions {
     }
 
     /// The durable topics.
-    pub(super) fn durable(&self) -> PatternSwitch {
+    pub(super) fn durable(&self) -> PatternSet {
         let topics = self.topics.iter().map(|pattern| (pattern.clone(), true));
-        PatternSwitch::new(topics.chain(self.exceptions.iter().map(|pattern| (pattern.clone(), false))))
+        PatternSet::new(topics.chain(self.exceptions.iter().map(|pattern| (pattern.clone(), false))))
     }
 
     /// The topics whose keys are durable.
-    pub(crate) fn keyed(&self) -> PatternSwitch {
+    pub(crate) fn keyed(&self) -> PatternSet {
         let topics = self.keyed_topics.iter().map(|pattern| (pattern.clone(), true));
-        PatternSwitch::new(topics.chain(self.keyed_exceptions.iter().map(|pattern| (pattern.clone(), false))))
+        PatternSet::new(topics.chain(self.keyed_exceptions.iter().map(|pattern| (pattern.clone(), false))))
     }
 
     /// The location for reports: the broker, or the directory.

@@ -15,7 +15,6 @@ use sinews_stream::{
 };
 
 use super::broker::BrokerStore;
-use super::carrier::WorkerCarrier;
 use super::durable_keys::{DurableKeys, STREAM_PREFIX};
 use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
@@ -26,13 +25,14 @@ use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
 use super::request::find_partition;
+use super::ring_writes::RingWriteExecutor;
 use super::store::{
     Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening, StoreFuture,
     StreamStore,
 };
 use super::temporary::TemporaryDirectory;
 use crate::access::auth::{Action, Rights};
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, MessageContent};
 use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
@@ -44,7 +44,7 @@ pub(crate) struct StreamService {
     /// Empty while the predecessor process still owns the streams.
     pub(super) streams: OnceLock<Streams>,
     /// The server's workers, which write in place of the log's threads.
-    workers: OnceLock<Arc<WorkerCarrier>>,
+    workers: OnceLock<Arc<RingWriteExecutor>>,
     limits: RecordLimits,
     pub(super) groups: ActiveGroups,
     pub(super) quota: Arc<CreationQuota>,
@@ -70,12 +70,7 @@ impl StreamService {
     /// stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
-        (topics, keyed_topics, shared_keys, compacted): (
-            PatternSwitch,
-            PatternSwitch,
-            PatternSwitch,
-            Vec<String>,
-        ),
+        (topics, keyed_topics, shared_keys, compacted): (PatternSet, PatternSet, PatternSet, Vec<String>),
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,
@@ -312,7 +307,7 @@ impl StreamService {
     /// Makes the server's workers write from now on.
     pub(crate) fn write_on_workers(&self, appender: Appender) {
         // Called once.
-        let _ = self.workers.set(WorkerCarrier::new(appender));
+        let _ = self.workers.set(RingWriteExecutor::new(appender));
         self.connect_workers();
     }
 

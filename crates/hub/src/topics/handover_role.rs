@@ -295,7 +295,7 @@ mod tests {
     use sinews_server::{BoundServer, HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
-    use crate::access::namespaces::order::PatternSwitch;
+    use crate::access::namespaces::order::PatternSet;
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
     use crate::model::nodes::NodePublicationId;
@@ -318,7 +318,7 @@ mod tests {
             apps.replace(&PusherApps::new([app]).unwrap());
             let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
             Self {
-                hub: HubTopics::new(PatternSwitch::new([("kept.>".to_owned(), true)])).with_apps(apps.into()),
+                hub: HubTopics::new(PatternSet::new([("kept.>".to_owned(), true)])).with_apps(apps.into()),
                 publisher: server.publisher(),
                 _server: server,
             }

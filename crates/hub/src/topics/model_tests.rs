@@ -12,7 +12,7 @@ use sinews_server::{BoundServer, HistoryPolicy, Position, Publisher, Router, Ser
 use sinews_testkit::Rng;
 
 use super::{HubTopics, TopicForm};
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::apps::app::{PusherApp, PusherApps};
 use crate::apps::live::LiveApps;
 use crate::model::MessageContent;
@@ -100,7 +100,7 @@ impl Process {
         let apps = LiveApps::default();
         let app = |id: &str, topics: &str| PusherApp::new(id, topics, "secret").with_topics(topics);
         apps.replace(&PusherApps::new([app("1", "kept"), app("2", "room"), app("3", "stored")]).unwrap());
-        let switch = |pattern: &str| PatternSwitch::new([(pattern.to_owned(), true)]);
+        let switch = |pattern: &str| PatternSet::new([(pattern.to_owned(), true)]);
         let hub = HubTopics::new(switch("kept.>")).with_durable(switch("stored.>")).with_apps(apps.into());
         for form in [TopicForm::Plain, TopicForm::Framed, TopicForm::Event, TopicForm::RecoverableEvent] {
             hub.count_subscriber(form);

@@ -240,7 +240,7 @@ mod tests {
     use sinews_server::{HistoryPolicy, Router, Server, TopicRule};
 
     use super::*;
-    use crate::access::namespaces::order::PatternSwitch;
+    use crate::access::namespaces::order::PatternSet;
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
     use crate::model::MessageContent;
@@ -253,7 +253,7 @@ mod tests {
         let apps = LiveApps::default();
         let app = PusherApp::new("1", "key", "secret").with_topics("stored");
         apps.replace(&PusherApps::new([app]).unwrap());
-        let durable = PatternSwitch::new([("stored.>".to_owned(), true)]);
+        let durable = PatternSet::new([("stored.>".to_owned(), true)]);
         let hub = HubTopics::default().with_durable(durable).with_apps(apps.into());
         hub.count_subscriber(TopicForm::RecoverableEvent);
         let content = MessageContent::Text("a".into());

@@ -18,12 +18,12 @@ pub(crate) struct TopicEntry {
     pub(crate) name: Arc<str>,
     /// Number of subscribers on each of the first threads.
     first_counts: [AtomicU32; 4],
-    more: Option<Box<MoreOfEntry>>,
+    more: Option<Box<EntryExtension>>,
 }
 
 /// The fields of a topic with history, or of a server with many threads.
 #[derive(Debug)]
-struct MoreOfEntry {
+struct EntryExtension {
     history: Option<TopicHistory>,
     /// Number of subscribers on each further thread.
     counts: Box<[AtomicU32]>,
@@ -72,7 +72,7 @@ impl TopicEntry {
         let further = threads.saturating_sub(first_counts.len());
         let more = (history.is_some() || further > 0).then(|| {
             let counts = (0..further).map(|_| AtomicU32::new(0)).collect();
-            Box::new(MoreOfEntry { history, counts })
+            Box::new(EntryExtension { history, counts })
         });
         Self { name: name.into(), first_counts, more }
     }

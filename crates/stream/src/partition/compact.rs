@@ -20,7 +20,7 @@ use super::state::{State, micros};
 use crate::disk::is_shortage;
 use crate::index::Summary;
 use crate::segment::{CompactedRange, Segment, SegmentName};
-use keys::{KeyMap, Pass};
+use keys::{CompactionPass, KeyMap};
 use output::{CompactedSegment, for_each_run};
 
 /// Microseconds until the next attempt after a compaction that failed or removed nothing.
@@ -160,7 +160,7 @@ impl PartitionCore {
                     Err(error) => return Err(error),
                 }
             }
-            let pass = Pass { map, dirty: from, covered, end, now, retention };
+            let pass = CompactionPass { map, dirty: from, covered, end, now, retention };
             let inputs: Vec<Input> =
                 inputs.into_iter().filter(|input| input.summary.base < covered).collect();
             removed += self.rewrite(&inputs, &pass, &is_cancelled)?;
@@ -243,7 +243,7 @@ impl PartitionCore {
     fn rewrite(
         &self,
         inputs: &[Input],
-        pass: &Pass,
+        pass: &CompactionPass,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<u64, Interrupted> {
         let limit = self.state().config.segment_bytes;
@@ -286,7 +286,7 @@ impl PartitionCore {
         &self,
         group: &[Input],
         removes: u64,
-        pass: &Pass,
+        pass: &CompactionPass,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(), Interrupted> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
@@ -336,7 +336,7 @@ impl PartitionCore {
         group: &[Input],
         clean: u64,
         time: u64,
-        pass: &Pass,
+        pass: &CompactionPass,
         is_cancelled: &dyn Fn() -> bool,
     ) -> Result<(Summary, crate::index::Index), Interrupted> {
         let first = group.first().map(|first| first.segment.layout(&*self.disk)).transpose()?;

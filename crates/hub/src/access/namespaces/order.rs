@@ -36,9 +36,9 @@ pub(crate) fn covers(pattern: &str, other: &str) -> bool {
 
 /// An option that is on for the topics of some patterns, and off for others: the most specific pattern decides.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PatternSwitch(Vec<(TopicPattern<'static>, bool)>);
+pub(crate) struct PatternSet(Vec<(TopicPattern<'static>, bool)>);
 
-impl PatternSwitch {
+impl PatternSet {
     /// Creates the switch from patterns that were checked; of equal patterns, the first one decides.
     pub(crate) fn new(patterns: impl IntoIterator<Item = (String, bool)>) -> Self {
         let parsed =
@@ -68,7 +68,7 @@ impl PatternSwitch {
 }
 
 /// Switches an option on for the topics of all patterns.
-impl From<Vec<String>> for PatternSwitch {
+impl From<Vec<String>> for PatternSet {
     fn from(patterns: Vec<String>) -> Self {
         Self::new(patterns.into_iter().map(|pattern| (pattern, true)))
     }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn most_specific_pattern_switches_an_option() {
         let switch = [("a.>", true), ("a.b.*", false), ("a.b.c", true)];
-        let switch = PatternSwitch::new(switch.map(|(pattern, on)| (pattern.to_owned(), on)));
+        let switch = PatternSet::new(switch.map(|(pattern, on)| (pattern.to_owned(), on)));
         for (topic, on) in [("a.x", true), ("a.b.x", false), ("a.b.c", true), ("b", false), ("a.b.*", false)]
         {
             assert_eq!(switch.is_on(topic), on, "{topic}");

@@ -14,7 +14,7 @@ use super::claim::{topic_hash, weight};
 use super::replicator::{KeyReplicator, ReplicaState, SharedTopic, WAITING_MAX};
 use super::shared::UnstoredWrite;
 use super::transfer::{KeySender, KeyTarget};
-use super::wire::{KeyDecoder, KeyEncoder, Precursor};
+use super::wire::{EarlierKeys, KeyDecoder, KeyEncoder};
 use super::writes::WRITE_TIMEOUT;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::log_limit::LACKED_KEYS;
@@ -260,7 +260,7 @@ impl KeyReplicator {
                 Some(_) => {}
                 // The node of the topic is about to claim it.
                 None => {
-                    self.follow(topic, claim, Precursor::Unknown, 0, now);
+                    self.follow(topic, claim, EarlierKeys::Unknown, 0, now);
                 }
             }
             if let Some((topic, _)) = self.topics.get_key_value(topic) {

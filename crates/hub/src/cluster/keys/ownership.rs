@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::claim::{topic_hash, weight};
 use super::replicator::{KeyReplicator, ReplicaState};
 use super::transfer::{KeySender, KeyTarget};
-use super::wire::{ChangeItem, Precursor};
+use super::wire::{ChangeItem, EarlierKeys};
 use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::MessageKind;
 use crate::cluster::times::RETURN_TIME;
@@ -67,12 +67,12 @@ impl KeyReplicator {
             keys.is_none_or(|keys| keys.keys.is_empty())
         };
         let precursor = match known {
-            Some((_, ReplicaState::Current | ReplicaState::Owned)) => Precursor::At(before),
-            None if is_empty() => Precursor::Nothing,
-            _ => Precursor::Unknown,
+            Some((_, ReplicaState::Current | ReplicaState::Owned)) => EarlierKeys::At(before),
+            None if is_empty() => EarlierKeys::Nothing,
+            _ => EarlierKeys::Unknown,
         };
         if let Some((claim, replica)) = known
-            && precursor == Precursor::Unknown
+            && precursor == EarlierKeys::Unknown
             && let Some(omitted) = LACKED_KEYS.permit(self.now)
         {
             tracing::warn!(topic = &**topic, owner = %format!("{:032x}", claim.owner), ?replica, omitted,

@@ -11,7 +11,7 @@ use super::durable::AnnouncedPositions;
 use super::settling::{SYNC_MIN, Settling};
 use super::shared::{ClusterKeys, LoadFailure};
 use super::transfer::{KeySender, KeyTarget, RemoteKeys, Transfers};
-use super::wire::{ChangeItem, KeyDecoder, KeyEncoder, Precursor};
+use super::wire::{ChangeItem, EarlierKeys, KeyDecoder, KeyEncoder};
 use super::writes::KeyWrites;
 use crate::cluster::log_limit::log_excess_keys;
 use crate::cluster::message::{MessageKind, NodeId};
@@ -88,7 +88,7 @@ pub(super) struct SharedTopic {
     /// Owned topics: the changes up to here have been sent.
     pub(super) published: u64,
     /// Owned topics: what the others need to know before the next changes.
-    pub(super) precursor: Precursor,
+    pub(super) precursor: EarlierKeys,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ impl KeyReplicator {
         let has_keys = matches!(replica, ReplicaState::Current | ReplicaState::Owned);
         let before = self.topics.get(topic).and_then(|known| known.keys_of);
         let keys_of = if has_keys { Some(claim) } else { before };
-        let known = SharedTopic { claim, replica, keys_of, published, precursor: Precursor::Same };
+        let known = SharedTopic { claim, replica, keys_of, published, precursor: EarlierKeys::Same };
         self.topics.insert(Arc::clone(topic), known);
         let is_learned = keys_of.is_none() && !self.shared.is_complete();
         let mut work = self.shared.lock();
@@ -414,12 +414,12 @@ impl KeyReplicator {
         self.note_durable(topic);
         let known = self.topics.get_mut(topic).filter(|known| known.replica == ReplicaState::Owned)?;
         let after = known.published;
-        let precursor = std::mem::replace(&mut known.precursor, Precursor::Same);
+        let precursor = std::mem::replace(&mut known.precursor, EarlierKeys::Same);
         let Some(changes) = self.publisher.owned_key_changes(topic, after, bytes_max) else {
             // Removals are forgotten: the replicas request all keys.
             let end = self.publisher.keyed_position(topic)?.sequence;
             known.published = end;
-            let (precursor, keys) = (Precursor::Same, Vec::new());
+            let (precursor, keys) = (EarlierKeys::Same, Vec::new());
             return Some((known.claim, ChangeItem::Changes { precursor, after: end, end, keys }));
         };
         let end = changes.position.sequence;
@@ -466,7 +466,7 @@ impl KeyReplicator {
         &mut self,
         topic: &str,
         claim: Claim,
-        precursor: Precursor,
+        precursor: EarlierKeys,
         after: u64,
         now: Instant,
     ) -> bool {
@@ -488,19 +488,19 @@ impl KeyReplicator {
         if known.is_none_or(|known| known.owner == self.own) {
             self.publisher.follow_keyed_topic(topic);
         }
-        if let Precursor::At(from) = precursor {
+        if let EarlierKeys::At(from) = precursor {
             self.warn_of_lost_changes(topic, from);
         }
         let continued = match precursor {
-            Precursor::At(from) => self.publisher.adopt_keyed_topic(topic, from, claim.epoch),
-            Precursor::Nothing => self.publisher.install_keyed_topic(KeyedSnapshot {
+            EarlierKeys::At(from) => self.publisher.adopt_keyed_topic(topic, from, claim.epoch),
+            EarlierKeys::Nothing => self.publisher.install_keyed_topic(KeyedSnapshot {
                 topic: topic.to_owned(),
                 position: Position { epoch: claim.epoch, sequence: after },
                 forgotten: after,
                 keys: Vec::new(),
                 recent: Vec::new(),
             }),
-            Precursor::Same | Precursor::Unknown => Err(ReplicaError::Gap),
+            EarlierKeys::Same | EarlierKeys::Unknown => Err(ReplicaError::Gap),
         };
         let topic: Arc<str> = topic.into();
         let is_current = continued.is_ok();

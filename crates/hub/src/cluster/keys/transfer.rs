@@ -14,7 +14,7 @@ use sinews_server::{KeySnapshot, KeyedSnapshot, Position};
 use super::replicator::{ABSENCE_MAX, KeyReplicator, ReplicaState, WAITING_MAX};
 use super::settling::KeysHeartbeat;
 use super::shared::LoadFailure;
-use super::wire::{KeyDecoder, KeyEncoder, KeyStateRequest, Part, Precursor, StatePart};
+use super::wire::{EarlierKeys, KeyDecoder, KeyEncoder, KeyStateRequest, Part, StatePart};
 use crate::cluster::log_limit::LACKED_KEYS;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::cluster::times::RETURN_TIME;
@@ -286,7 +286,7 @@ impl KeyReplicator {
     }
 
     fn compare_topic(&mut self, topic: &str, claim: Claim, sequence: u64, now: Instant) {
-        if !self.follow(topic, claim, Precursor::Unknown, 0, now) {
+        if !self.follow(topic, claim, EarlierKeys::Unknown, 0, now) {
             return;
         }
         let Some((topic, known)) = self.topics.get_key_value(topic) else { return };

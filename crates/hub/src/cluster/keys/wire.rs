@@ -34,7 +34,7 @@ const TEXT_MAX: usize = 1_024;
 
 /// How the keys before some changes follow from the keys of an earlier claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Precursor {
+pub(super) enum EarlierKeys {
     /// They are the keys of the same claim.
     Same,
     /// They are those of an earlier claim at this position.
@@ -48,7 +48,7 @@ pub(super) enum Precursor {
 /// Item of a message with changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChangeItem {
-    Changes { precursor: Precursor, after: u64, end: u64, keys: Vec<KeySnapshot> },
+    Changes { precursor: EarlierKeys, after: u64, end: u64, keys: Vec<KeySnapshot> },
     Release,
 }
 
@@ -151,10 +151,10 @@ impl KeyEncoder {
         self.claim(claim);
         let ChangeItem::Changes { precursor, after, end, keys } = item else { return };
         let (kind, position) = match precursor {
-            Precursor::Same => (0, None),
-            Precursor::At(position) => (1, Some(*position)),
-            Precursor::Nothing => (2, None),
-            Precursor::Unknown => (3, None),
+            EarlierKeys::Same => (0, None),
+            EarlierKeys::At(position) => (1, Some(*position)),
+            EarlierKeys::Nothing => (2, None),
+            EarlierKeys::Unknown => (3, None),
         };
         self.byte(kind);
         self.position(position.unwrap_or(Position { epoch: 0, sequence: 0 }));
@@ -417,10 +417,10 @@ impl<'a> KeyDecoder<'a> {
         }
         let (kind, position) = (self.byte()?, self.position()?);
         let precursor = match kind {
-            0 => Precursor::Same,
-            1 => Precursor::At(position),
-            2 => Precursor::Nothing,
-            3 => Precursor::Unknown,
+            0 => EarlierKeys::Same,
+            1 => EarlierKeys::At(position),
+            2 => EarlierKeys::Nothing,
+            3 => EarlierKeys::Unknown,
             _ => return None,
         };
         let (after, end) = (self.sequence()?, self.sequence()?);
@@ -462,7 +462,7 @@ mod tests {
         let position = Position { epoch: 8, sequence: 4 };
         let mut changes = KeyEncoder(Vec::new());
         changes.long(12);
-        let precursor = Precursor::At(position);
+        let precursor = EarlierKeys::At(position);
         changes.item("t", &CLAIM, &ChangeItem::Changes { precursor, after: 4, end: 9, keys: keys() });
         changes.item("u", &CLAIM, &ChangeItem::Release);
         let mut catalogue = KeyEncoder(Vec::new());
@@ -505,7 +505,7 @@ mod tests {
         let all = all();
         let mut changes = KeyDecoder(&all[0]);
         assert_eq!(changes.long(), Some(12));
-        let precursor = Precursor::At(Position { epoch: 8, sequence: 4 });
+        let precursor = EarlierKeys::At(Position { epoch: 8, sequence: 4 });
         let expected = ChangeItem::Changes { precursor, after: 4, end: 9, keys: keys() };
         assert_eq!(changes.item(), Some(("t", CLAIM, expected)));
         assert_eq!(changes.item(), Some(("u", CLAIM, ChangeItem::Release)));

@@ -13,7 +13,7 @@ use super::super::times::NODE_TIMEOUT;
 use super::*;
 use crate::access::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
 use crate::access::hosts::HostRules;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::wire::ContentKind;
 
@@ -37,7 +37,7 @@ impl TestLink {
         let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
         let cluster = Arc::new(Cluster::new(options, &[], None).unwrap());
         let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
-        let hub = Arc::new(HubTopics::new(PatternSwitch::new([])));
+        let hub = Arc::new(HubTopics::new(PatternSet::new([])));
         let auth = Auth::new(&AuthOptions::new()).unwrap();
         let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
         let mut link = ClusterLink::new(&cluster, hub, live, server.publisher()).unwrap();

@@ -51,12 +51,12 @@ pub(super) struct PusherConnection {
     pub(super) channels: u16,
     pub(super) liveness: Liveness,
     /// One pointer, since there are many idle connections.
-    pub(super) rare: Option<Box<RareState>>,
+    pub(super) rare: Option<Box<ConnectionExtension>>,
 }
 
 /// State that few connections have.
 #[derive(Default)]
-pub(super) struct RareState {
+pub(super) struct ConnectionExtension {
     /// The name of the key with which the client has connected, if the present configuration of the app lacks it: a later
     /// configuration may have it again.
     key: Option<Box<str>>,
@@ -68,7 +68,7 @@ pub(super) struct RareState {
     pub(super) recoveries: Vec<PendingRecovery>,
 }
 
-impl RareState {
+impl ConnectionExtension {
     fn is_empty(&self) -> bool {
         let Self { key, user, client_events, topics, recoveries } = self;
         let has_sent = *client_events != ClientEventRate::default();

@@ -9,7 +9,7 @@ use sinews_server::{KeySnapshot, KeyedSnapshot, Position, RecentKeyWrite};
 use sinews_stream::Partition;
 use sinews_stream::record::{Record, ValueKind};
 
-use super::record::{Mark, StoredValue, decode, time_left};
+use super::record::{StoredValue, StoredWriteKey, decode, time_left};
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
@@ -88,13 +88,13 @@ impl Loading {
         let Ok(key) = std::str::from_utf8(record.key) else { return Ok(()) };
         let is_removal = record.kind == ValueKind::Tombstone;
         let stored = if is_removal { None } else { decode(record.value) };
-        match Mark::from_bytes(record.value) {
-            Some(Mark { once, is_removal: true }) => {
+        match StoredWriteKey::from_bytes(record.value) {
+            Some(StoredWriteKey { once, is_removal: true }) => {
                 // The tombstone is the next record, with the sequence of the change.
                 self.note_recent(key, &once, version + 1, appended);
                 return Ok(());
             }
-            Some(Mark { once, .. }) => self.note_recent(key, &once, version, appended),
+            Some(StoredWriteKey { once, .. }) => self.note_recent(key, &once, version, appended),
             None => {}
         }
         if !is_removal && stored.is_none() {

@@ -50,13 +50,13 @@ struct ValueEnvelope<'a> {
 
 /// The idempotency key of a stored write.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct StoredWriteKey {
     pub(super) once: String,
     /// Of a removal: the tombstone is the next record.
     pub(super) is_removal: bool,
 }
 
-impl Mark {
+impl StoredWriteKey {
     /// The mark of a record's value, if it has one.
     pub(super) fn from_bytes(value: &[u8]) -> Option<Self> {
         let ValueEnvelope { once, removed, .. } = serde_json::from_slice(value).ok()?;
@@ -172,15 +172,15 @@ mod tests {
             let set = encode(&LoggedChange::set("a", &value).with_idempotency_key(Some(name))).unwrap();
             let record = set.iter().next().unwrap().unwrap();
             assert_eq!(
-                Mark::from_bytes(record.value),
-                Some(Mark { once: name.to_owned(), is_removal: false })
+                StoredWriteKey::from_bytes(record.value),
+                Some(StoredWriteKey { once: name.to_owned(), is_removal: false })
             );
             assert_eq!(decode(record.value).unwrap().value, value);
             let removal = encode(&LoggedChange::removal("a").with_idempotency_key(Some(name))).unwrap();
             let records: Vec<_> = removal.iter().map(Result::unwrap).collect();
             assert_eq!(
-                Mark::from_bytes(records[0].value),
-                Some(Mark { once: name.to_owned(), is_removal: true })
+                StoredWriteKey::from_bytes(records[0].value),
+                Some(StoredWriteKey { once: name.to_owned(), is_removal: true })
             );
             assert_eq!((records[1].kind, records.len()), (ValueKind::Tombstone, 2));
         }
@@ -189,7 +189,7 @@ mod tests {
             let value = Bytes::from(value);
             let records = encode(&LoggedChange::set("a", &value)).unwrap();
             let record = records.iter().next().unwrap().unwrap();
-            assert_eq!(Mark::from_bytes(record.value), None);
+            assert_eq!(StoredWriteKey::from_bytes(record.value), None);
             assert_eq!(decode(record.value).unwrap().value, value);
         }
     }

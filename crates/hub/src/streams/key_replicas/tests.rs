@@ -76,7 +76,7 @@ impl Node {
         let publisher = server.publisher();
         let config = StreamConfig::default().with_fsync(Fsync::Never);
         let replicas =
-            Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config, Arc::default()));
+            Arc::new(KeyReplicas::new(PatternSet::from(vec![">".to_owned()]), &config, Arc::default()));
         replicas.attach(publisher.clone(), Arc::downgrade(&owners) as Weak<dyn SharedKeys>);
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         replicas.load(&streams);

@@ -42,7 +42,7 @@ impl KeyMap {
 }
 
 /// What a pass removes.
-pub(super) struct Pass {
+pub(super) struct CompactionPass {
     /// Keys of the records from `dirty` up to `covered`.
     pub(super) map: KeyMap,
     /// Earlier passes have compacted the records before this offset.
@@ -64,7 +64,7 @@ pub(super) enum RecordFate {
     Stamp,
 }
 
-impl Pass {
+impl CompactionPass {
     pub(super) fn fate(&self, raw: &RawRecord<'_>) -> RecordFate {
         let offset = raw.record.offset;
         if raw.record.key.is_empty() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::keys::{Pass, RecordFate};
+use super::keys::{CompactionPass, RecordFate};
 use crate::disk::{Disk, DiskFile, append_all};
 use crate::index::{Index, Summary};
 use crate::record::{self, BATCH_HEADER, BatchHeader};
@@ -34,7 +34,7 @@ impl RecordRun<'_> {
 pub(super) fn for_each_run(
     header: &BatchHeader,
     records: &[u8],
-    pass: &Pass,
+    pass: &CompactionPass,
     call: &mut dyn FnMut(RecordRun<'_>) -> io::Result<()>,
 ) -> io::Result<u64> {
     let mut rest = records;

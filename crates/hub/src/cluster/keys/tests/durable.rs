@@ -8,7 +8,7 @@ use sinews_stream::{Durability, Fsync, StreamConfig, Streams, StreamsConfig};
 use tempfile::TempDir;
 
 use super::*;
-use crate::access::namespaces::order::PatternSwitch;
+use crate::access::namespaces::order::PatternSet;
 use crate::cluster::connection::OutputOffsets;
 use crate::cluster::keys::wire::KeyDecoder;
 use crate::streams::key_replicas::KeyReplicas;
@@ -41,7 +41,7 @@ impl SimNode {
     fn with_disk(mut self, directory: TempDir, streams_max: usize) -> Self {
         let config = StreamConfig::default().with_fsync(Fsync::Never);
         let replicas =
-            Arc::new(KeyReplicas::new(PatternSwitch::from(vec![">".to_owned()]), &config, Arc::default()));
+            Arc::new(KeyReplicas::new(PatternSet::from(vec![">".to_owned()]), &config, Arc::default()));
         let owners = Arc::downgrade(&self.keys) as Weak<dyn SharedKeys>;
         replicas.attach(self.publisher.clone(), owners);
         self.keys.set_store(Arc::clone(&replicas) as Arc<dyn ReplicaStore>);

@@ -9,15 +9,15 @@ use sinews_file::AppendFile;
 use sinews_server::{AppendJob, Appender};
 use sinews_stream::{ExternalWrite, WriteExecutor, WriteTask};
 
-pub(crate) struct WorkerCarrier(Appender);
+pub(crate) struct RingWriteExecutor(Appender);
 
-impl WorkerCarrier {
+impl RingWriteExecutor {
     pub(crate) fn new(appender: Appender) -> Arc<Self> {
         Arc::new(Self(appender))
     }
 }
 
-impl WriteExecutor for WorkerCarrier {
+impl WriteExecutor for RingWriteExecutor {
     fn execute(&self, task: WriteTask) {
         self.0.run(Box::new(PartitionWrite { task: Some(task), write: None }));
     }

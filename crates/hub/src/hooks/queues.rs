@@ -11,13 +11,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::model::HookKind;
 use crate::outgoing::options::HookOptions;
 
-/// Maximum memory of the requests of a lane that wait or are in progress, in bytes: four of the largest messages, as for a
+/// Maximum memory of the requests that wait or are in progress, in bytes: four of the largest messages, as for a
 /// webhook. One request may be larger.
 pub(super) const PENDING_BYTES_MAX: usize = 64 << 20;
 
-/// A lane: slow answers to calls, for example, delay neither connections nor publications.
+/// The queue of one kind: slow answers to calls, for example, delay neither connections nor publications.
 #[derive(Debug)]
-pub(super) struct HookLane {
+pub(super) struct HookQueue {
     /// One for each request at a time.
     permits: Arc<Semaphore>,
     /// Maximum number of requests that wait or are in progress.
@@ -35,21 +35,21 @@ pub(super) struct HookBacklog {
     pub(super) bytes: usize,
 }
 
-/// A request of a lane, until it is dropped.
+/// A queued request, until it is dropped.
 #[derive(Debug)]
-pub(super) struct LaneSlot {
-    lanes: Arc<HookLanes>,
+pub(super) struct QueuedRequest {
+    queues: Arc<HookQueues>,
     kind: HookKind,
     bytes: usize,
 }
 
-/// The lanes of one URL.
+/// The queues of one URL.
 #[derive(Debug)]
-pub(super) struct HookLanes([HookLane; HookKind::ALL.len()]);
+pub(super) struct HookQueues([HookQueue; HookKind::ALL.len()]);
 
 /// The limit that a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LaneFull {
+pub(super) enum HookQueueFull {
     /// Too many requests.
     Requests(usize),
     /// Too much memory.
@@ -64,7 +64,7 @@ impl Add for HookBacklog {
     }
 }
 
-impl fmt::Display for LaneFull {
+impl fmt::Display for HookQueueFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Requests(limit) => {
@@ -75,18 +75,18 @@ impl fmt::Display for LaneFull {
     }
 }
 
-impl HookLanes {
+impl HookQueues {
     pub(super) fn new(options: &HookOptions) -> Arc<Self> {
-        let lane = |_| HookLane {
+        let queue = |_| HookQueue {
             permits: Arc::new(Semaphore::new(options.concurrency)),
             requests_max: options.concurrency.saturating_add(options.queue),
             pending: Mutex::default(),
             is_full: AtomicBool::new(false),
         };
-        Arc::new(Self(HookKind::ALL.map(lane)))
+        Arc::new(Self(HookKind::ALL.map(queue)))
     }
 
-    fn lane(&self, kind: HookKind) -> &HookLane {
+    fn queue(&self, kind: HookKind) -> &HookQueue {
         &self.0[kind as usize]
     }
 
@@ -94,43 +94,47 @@ impl HookLanes {
     ///
     /// # Errors
     /// The exceeded limit.
-    pub(super) fn admit(self: &Arc<Self>, kind: HookKind, bytes: usize) -> Result<LaneSlot, LaneFull> {
-        let lane = self.lane(kind);
-        let mut pending = lane.lock();
-        if pending.requests >= lane.requests_max {
-            return Err(LaneFull::Requests(lane.requests_max));
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        kind: HookKind,
+        bytes: usize,
+    ) -> Result<QueuedRequest, HookQueueFull> {
+        let queue = self.queue(kind);
+        let mut pending = queue.lock();
+        if pending.requests >= queue.requests_max {
+            return Err(HookQueueFull::Requests(queue.requests_max));
         }
         if pending.requests > 0 && pending.bytes.saturating_add(bytes) > PENDING_BYTES_MAX {
-            return Err(LaneFull::Bytes(PENDING_BYTES_MAX));
+            return Err(HookQueueFull::Bytes(PENDING_BYTES_MAX));
         }
         pending.requests += 1;
         pending.bytes += bytes;
         drop(pending);
-        lane.is_full.store(false, Ordering::Relaxed);
-        Ok(LaneSlot { lanes: Arc::clone(self), kind, bytes })
+        queue.is_full.store(false, Ordering::Relaxed);
+        Ok(QueuedRequest { queues: Arc::clone(self), kind, bytes })
     }
 
     /// Whether this is the first rejected request since an accepted one.
     pub(super) fn note_full(&self, kind: HookKind) -> bool {
-        !self.lane(kind).is_full.swap(true, Ordering::Relaxed)
+        !self.queue(kind).is_full.swap(true, Ordering::Relaxed)
     }
 
-    /// The requests of all lanes.
+    /// The requests of all queues.
     pub(super) fn pending(&self) -> HookBacklog {
-        self.0.iter().fold(HookBacklog::default(), |sum, lane| sum + *lane.lock())
+        self.0.iter().fold(HookBacklog::default(), |sum, queue| sum + *queue.lock())
     }
 }
 
-impl HookLane {
+impl HookQueue {
     fn lock(&self) -> MutexGuard<'_, HookBacklog> {
         self.pending.lock()
     }
 }
 
-impl LaneSlot {
+impl QueuedRequest {
     /// Replaces the estimate of the memory.
     pub(super) fn set_bytes(&mut self, bytes: usize) {
-        let mut pending = self.lanes.lane(self.kind).lock();
+        let mut pending = self.queues.queue(self.kind).lock();
         pending.bytes = pending.bytes.saturating_sub(self.bytes).saturating_add(bytes);
         drop(pending);
         self.bytes = bytes;
@@ -138,15 +142,15 @@ impl LaneSlot {
 
     /// Waits until the request may be sent.
     pub(super) async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        let permits = Arc::clone(&self.lanes.lane(self.kind).permits);
+        let permits = Arc::clone(&self.queues.queue(self.kind).permits);
         // The semaphore is never closed.
         permits.acquire_owned().await.ok()
     }
 }
 
-impl Drop for LaneSlot {
+impl Drop for QueuedRequest {
     fn drop(&mut self) {
-        let mut pending = self.lanes.lane(self.kind).lock();
+        let mut pending = self.queues.queue(self.kind).lock();
         pending.requests -= 1;
         pending.bytes = pending.bytes.saturating_sub(self.bytes);
     }
@@ -158,36 +162,36 @@ mod tests {
 
     const PUBLISH: HookKind = HookKind::Publish;
 
-    fn lanes(concurrency: usize, queue: usize) -> Arc<HookLanes> {
-        HookLanes::new(&HookOptions::new().with_concurrency(concurrency).with_queue(queue))
+    fn queues(concurrency: usize, queue: usize) -> Arc<HookQueues> {
+        HookQueues::new(&HookOptions::new().with_concurrency(concurrency).with_queue(queue))
     }
 
     #[test]
     fn each_hook_has_its_own_limit_of_requests() {
-        let lanes = lanes(2, 1);
-        let calls: Vec<_> = (0..3).map(|_| lanes.admit(HookKind::Rpc, 0).unwrap()).collect();
-        assert_eq!(lanes.admit(HookKind::Rpc, 0).unwrap_err(), LaneFull::Requests(3));
-        assert!(lanes.note_full(HookKind::Rpc) && !lanes.note_full(HookKind::Rpc), "the first is logged");
-        let connect = lanes.admit(HookKind::Connect, 0).unwrap();
-        assert_eq!(lanes.pending().requests, 4);
+        let queues = queues(2, 1);
+        let calls: Vec<_> = (0..3).map(|_| queues.admit(HookKind::Rpc, 0).unwrap()).collect();
+        assert_eq!(queues.admit(HookKind::Rpc, 0).unwrap_err(), HookQueueFull::Requests(3));
+        assert!(queues.note_full(HookKind::Rpc) && !queues.note_full(HookKind::Rpc), "the first is logged");
+        let connect = queues.admit(HookKind::Connect, 0).unwrap();
+        assert_eq!(queues.pending().requests, 4);
         drop((calls, connect));
-        assert_eq!(lanes.pending(), HookBacklog::default());
-        drop(lanes.admit(HookKind::Rpc, 0).unwrap());
-        assert!(lanes.note_full(HookKind::Rpc));
+        assert_eq!(queues.pending(), HookBacklog::default());
+        drop(queues.admit(HookKind::Rpc, 0).unwrap());
+        assert!(queues.note_full(HookKind::Rpc));
     }
 
     #[test]
     fn requests_are_limited_in_bytes_and_one_may_be_larger() {
-        let lanes = lanes(64, 1_024);
-        let large = lanes.admit(PUBLISH, 2 * PENDING_BYTES_MAX).unwrap();
-        assert_eq!(lanes.admit(PUBLISH, 1).unwrap_err(), LaneFull::Bytes(PENDING_BYTES_MAX));
+        let queues = queues(64, 1_024);
+        let large = queues.admit(PUBLISH, 2 * PENDING_BYTES_MAX).unwrap();
+        assert_eq!(queues.admit(PUBLISH, 1).unwrap_err(), HookQueueFull::Bytes(PENDING_BYTES_MAX));
         drop(large);
-        let mut slots: Vec<_> = (0..4).map(|_| lanes.admit(PUBLISH, 16 << 20).unwrap()).collect();
-        assert!(lanes.admit(PUBLISH, 1).is_err() && lanes.admit(HookKind::Rpc, 1).is_ok());
+        let mut slots: Vec<_> = (0..4).map(|_| queues.admit(PUBLISH, 16 << 20).unwrap()).collect();
+        assert!(queues.admit(PUBLISH, 1).is_err() && queues.admit(HookKind::Rpc, 1).is_ok());
         slots[0].set_bytes(1);
-        assert_eq!(lanes.pending().bytes, (48 << 20) + 1);
-        assert!(lanes.admit(PUBLISH, 1).is_ok());
+        assert_eq!(queues.pending().bytes, (48 << 20) + 1);
+        assert!(queues.admit(PUBLISH, 1).is_ok());
         drop(slots);
-        assert_eq!(lanes.pending(), HookBacklog::default());
+        assert_eq!(queues.pending(), HookBacklog::default());
     }
 }

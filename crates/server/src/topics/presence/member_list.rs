@@ -39,7 +39,7 @@ impl MemberCount {
 /// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
 /// smallest node has capacity for eleven.
 #[derive(Debug)]
-pub(super) enum Roster {
+pub(super) enum MemberList {
     /// In order, without spare capacity.
     Few(Vec<(Arc<str>, JoinedMember)>),
     Many(BTreeMap<Arc<str>, JoinedMember>),
@@ -48,13 +48,13 @@ pub(super) enum Roster {
 /// Maximum number of members in a list.
 const FEW: usize = 16;
 
-impl Default for Roster {
+impl Default for MemberList {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl Roster {
+impl MemberList {
     pub(super) const EMPTY: Self = Self::Few(Vec::new());
 
     pub(super) fn len(&self) -> usize {
@@ -159,52 +159,52 @@ mod tests {
 
     #[test]
     fn rosters_of_all_sizes_are_maps_in_order() {
-        let (mut roster, mut expected) = (Roster::default(), BTreeMap::new());
+        let (mut members, mut expected) = (MemberList::default(), BTreeMap::new());
         let mut state = 7_u64;
         for step in 0..4_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // The number of members rises beyond that of a list, and falls to zero, several times.
             let grows = (step / 250) % 2 == 0;
             let id: Arc<str> = format!("{}", (state >> 33) % (3 * FEW as u64)).into();
-            match (roster.get(&id).is_some(), grows) {
+            match (members.get(&id).is_some(), grows) {
                 (false, true) => {
-                    roster.insert(id.clone(), member(step));
+                    members.insert(id.clone(), member(step));
                     expected.insert(id.clone(), step);
                 }
                 (true, false) => {
-                    let removed = roster.remove(&id).map(|member| member.connections.get());
+                    let removed = members.remove(&id).map(|member| member.connections.get());
                     assert_eq!(removed, expected.remove(&id));
                 }
-                _ => assert!(grows || roster.remove(&id).is_none()),
+                _ => assert!(grows || members.remove(&id).is_none()),
             }
-            assert_eq!(roster.len(), expected.len());
-            assert_eq!(roster.get(&id).map(|member| member.connections.get()), expected.get(&id).copied());
+            assert_eq!(members.len(), expected.len());
+            assert_eq!(members.get(&id).map(|member| member.connections.get()), expected.get(&id).copied());
             let known = |(id, member): (&Arc<str>, &JoinedMember)| (id.clone(), member.connections.get());
-            assert!(roster.iter().map(known).eq(expected.clone()));
+            assert!(members.iter().map(known).eq(expected.clone()));
             let range = expected.range::<str, _>((Bound::Excluded(&*id), Bound::Unbounded));
-            assert!(roster.after(Some(&id)).map(known).eq(range.map(|(id, count)| (id.clone(), *count))));
+            assert!(members.after(Some(&id)).map(known).eq(range.map(|(id, count)| (id.clone(), *count))));
         }
     }
 
     #[test]
     fn small_rosters_have_no_spare_capacity() {
-        let mut roster = Roster::default();
-        let capacity = |roster: &Roster| match roster {
-            Roster::Few(list) => Some(list.capacity()),
-            Roster::Many(_) => None,
+        let mut members = MemberList::default();
+        let capacity = |members: &MemberList| match members {
+            MemberList::Few(list) => Some(list.capacity()),
+            MemberList::Many(_) => None,
         };
         for number in 0..FEW {
-            roster.insert(number.to_string().into(), member(1));
-            assert_eq!(capacity(&roster), Some(number + 1));
+            members.insert(number.to_string().into(), member(1));
+            assert_eq!(capacity(&members), Some(number + 1));
         }
-        roster.remove("3");
-        assert_eq!(capacity(&roster), Some(FEW - 1));
-        (20..30).for_each(|number| roster.insert(number.to_string().into(), member(1)));
-        assert_eq!(capacity(&roster), None);
-        (0..30).for_each(|number| _ = roster.remove(&number.to_string()));
-        assert_eq!(capacity(&roster), Some(0), "a topic that was large is small again");
-        roster.insert("a".into(), member(1));
-        roster.iter_mut().for_each(|(_, member)| member.connections = MemberCount::new(9));
-        assert_eq!(roster.get_mut("a").map(|member| member.connections.get()), Some(9));
+        members.remove("3");
+        assert_eq!(capacity(&members), Some(FEW - 1));
+        (20..30).for_each(|number| members.insert(number.to_string().into(), member(1)));
+        assert_eq!(capacity(&members), None);
+        (0..30).for_each(|number| _ = members.remove(&number.to_string()));
+        assert_eq!(capacity(&members), Some(0), "a topic that was large is small again");
+        members.insert("a".into(), member(1));
+        members.iter_mut().for_each(|(_, member)| member.connections = MemberCount::new(9));
+        assert_eq!(members.get_mut("a").map(|member| member.connections.get()), Some(9));
     }
 }
