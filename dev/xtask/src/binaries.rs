@@ -357,9 +357,9 @@ mod tests {
         });
         let log = |name: &str| PathBuf::from(format!("/logs/{name}"));
         let expected = [
-            ("alone", log("cli-first_byte-poll.log"), vec![]),
             ("beside", log("hub-memory-poll.log"), vec!["--skip", "unread_answers::"]),
             ("alone", log("hub-memory-poll.alone.log"), vec!["unread_answers::"]),
+            ("alone", log("cli-first_byte-poll.log"), vec![]),
             ("beside", log("proto-handshake-poll.log"), vec![]),
         ];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
