@@ -117,18 +117,8 @@ impl<R: Read> BodyReader<R> {
     pub fn event(&mut self) -> Option<SseEvent> {
         loop {
             let block = self.until("\n\n")?;
-            let mut fields: HashMap<&str, Vec<&str>> = HashMap::new();
-            for line in block.split(['\n', '\r']).filter(|line| !line.starts_with(':') && !line.is_empty()) {
-                let (name, value) = line.split_once(':').unwrap_or((line, ""));
-                fields.entry(name).or_default().push(value.strip_prefix(' ').unwrap_or(value));
-            }
-            if let Some(id) = fields.get("id").and_then(|ids| ids.last()) {
-                (*id).clone_into(&mut self.last_id);
-            }
-            if let Some(data) = fields.get("data") {
-                let kind = fields.get("event").and_then(|kinds| kinds.last()).unwrap_or(&"message");
-                let (kind, data) = ((*kind).to_owned(), data.join("\n"));
-                return Some(SseEvent { kind, data, id: self.last_id.clone() });
+            if let Some(event) = dispatch(&block, &mut self.last_id) {
+                return Some(event);
             }
         }
     }
@@ -166,6 +156,21 @@ impl<R: Read> BodyReader<R> {
         self.wire.extend_from_slice(&chunk[..count]);
         count > 0
     }
+}
+
+/// The event of a block of lines, if a browser dispatches one. A field `id` becomes the last id.
+fn dispatch(block: &str, last_id: &mut String) -> Option<SseEvent> {
+    let mut fields: HashMap<&str, Vec<&str>> = HashMap::new();
+    for line in block.split(['\n', '\r']).filter(|line| !line.starts_with(':') && !line.is_empty()) {
+        let (name, value) = line.split_once(':').unwrap_or((line, ""));
+        fields.entry(name).or_default().push(value.strip_prefix(' ').unwrap_or(value));
+    }
+    if let Some(id) = fields.get("id").and_then(|ids| ids.last()) {
+        (*id).clone_into(last_id);
+    }
+    let data = fields.get("data")?.join("\n");
+    let kind = fields.get("event").and_then(|kinds| kinds.last()).unwrap_or(&"message");
+    Some(SseEvent { kind: (*kind).to_owned(), data, id: last_id.clone() })
 }
 
 fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {

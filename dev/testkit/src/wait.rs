@@ -7,8 +7,15 @@ use std::time::{Duration, Instant};
 /// Longer than any step takes on a busy machine; reached only after a failure.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Short compared with the awaited changes, long compared with the cost of a check.
-const PAUSE: Duration = Duration::from_millis(5);
+/// The shortest and the longest pause between two checks. A check in a debug build takes a millisecond.
+const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(30)];
+
+/// Pauses between two checks. The pauses grow with the wait: a change is seen after a tenth of the wait at most, and a wait of
+/// ten seconds takes a few hundred checks.
+fn pause(begin: Instant) {
+    let [shortest, longest] = PAUSES;
+    thread::park_timeout((begin.elapsed() / 10).clamp(shortest, longest));
+}
 
 /// Polls until a condition holds.
 ///
@@ -31,7 +38,7 @@ pub fn until_some<T>(what: impl Display, mut value: impl FnMut() -> Option<T>) -
             return value;
         }
         assert!(begin.elapsed() < TIMEOUT, "{what}: not within {TIMEOUT:?}");
-        thread::park_timeout(PAUSE);
+        pause(begin);
     }
 }
 
@@ -52,6 +59,6 @@ pub fn until_equal<T: PartialEq<U> + Debug, U: Debug>(
             return;
         }
         assert!(begin.elapsed() < TIMEOUT, "{what}: {value:?} instead of {expected:?}");
-        thread::park_timeout(PAUSE);
+        pause(begin);
     }
 }

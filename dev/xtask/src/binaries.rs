@@ -32,13 +32,21 @@ const WITH_BACKEND: [(&str, &str); 7] = [
 ];
 /// Of these, the binaries that test the backends themselves: they run on both with each change.
 const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
-/// Binaries that bound latencies run when nothing else does.
-const ALONE: [(&str, &str); 2] = [("cli", "first_byte"), ("hub", "memory")];
-/// The longest binaries start first. The rest follows in cargo's order.
-const LONGEST: [(&str, &str); 4] =
-    [("cli", "program"), ("hub", "loopback"), ("server", "loopback"), ("conformance", "cases")];
-/// Binaries that run at a time.
-const AT_A_TIME: usize = 2;
+/// Tests that bound latencies run when nothing else does: package, target, and the beginning of the tests' names. The other
+/// tests of the target run beside others.
+const ALONE: [(&str, &str, &str); 2] = [("cli", "first_byte", ""), ("hub", "memory", "unread_answers::")];
+/// The longest binaries start first, in this order: at the end, each core has work. The rest follows in cargo's order.
+const LONGEST: [(&str, &str); 7] = [
+    ("cli", "program"),
+    ("hub", "loopback"),
+    ("conformance", "cases"),
+    ("server", "loopback"),
+    ("cli", "tools"),
+    ("engine", "sinews_engine"),
+    ("hub", "memory"),
+];
+/// Binaries that run at a time. The examples in the documentation, which run first, count as one.
+const AT_A_TIME: usize = 3;
 /// Tests of a binary in [`WITH_BACKEND`] that run at a time, for each processor: they wait more than they compute.
 const TESTS_PER_PROCESSOR: usize = 3;
 /// The step that compiles the tests, and what other steps start.
@@ -73,10 +81,13 @@ struct Binary {
 }
 
 /// A binary, the backend that it runs on, and where its output goes.
+#[derive(Clone)]
 struct Job {
     binary: Binary,
     backend: Backend,
     log: PathBuf,
+    /// Which of its tests run. Empty: all.
+    filter: Vec<&'static str>,
 }
 
 /// A job that has run.
@@ -96,12 +107,8 @@ pub(crate) fn run(log: &Path, choice: Choice) -> Outcome {
     let binaries = build(log)?;
     let permitted = choice.permitted(&process::target().join("debug/sinews"))?;
     let (backends, logs) = (&permitted.backends[..], log.with_file_name("tests"));
-    let mut ran = thread::scope(|scope| {
-        let documented = scope.spawn(|| document_tests(&logs));
-        let mut ran = run_jobs(jobs(binaries, backends, &logs), &logs);
-        ran.push(documented.join().unwrap_or_else(|_| failed(&logs)));
-        ran
-    });
+    let documents = [Run::Documents(logs.join("doc.log"))];
+    let mut ran = run_all(documents.into_iter().chain(runs(jobs(binaries, backends, &logs))), &logs);
     let count = report(&mut ran, log);
     let lacking = crate::features::lacking().map_or_else(Count::default, |why| steps::skip(log, why));
     Ok(count + steps::skip_refused(log, &permitted) + lacking)
@@ -118,17 +125,51 @@ pub(crate) fn run_second(log: &Path, choice: Choice) -> Outcome {
     let logs = log.with_file_name("tests-second");
     let binaries =
         binaries.into_iter().filter(|binary| is_in(&WITH_BACKEND, binary) && !is_in(&ON_EACH, binary));
-    let mut ran = run_jobs(jobs(binaries.collect(), &[second], &logs), &logs);
+    let mut ran = run_all(runs(jobs(binaries.collect(), &[second], &logs)), &logs);
     Ok(report(&mut ran, log))
 }
 
-/// Runs the jobs, some of them alone.
-fn run_jobs(jobs: Vec<Job>, logs: &Path) -> Vec<Ran> {
+/// A part of the tests.
+enum Run {
+    /// The examples in the documentation, which cargo compiles itself, and where their output goes.
+    Documents(PathBuf),
+    Beside(Job),
+    Alone(Job),
+}
+
+impl Run {
+    fn run(self) -> Ran {
+        times::enter(Some(STEP));
+        match self {
+            Self::Documents(log) => document_tests(&log),
+            Self::Beside(job) | Self::Alone(job) => run_one(&job),
+        }
+    }
+}
+
+/// The runs of the jobs. A job of which some tests run alone has two.
+fn runs(jobs: Vec<Job>) -> impl Iterator<Item = Run> {
+    jobs.into_iter().flat_map(|job| {
+        let alone = ALONE.iter().find(|(package, target, _)| is_target(&job.binary, package, target));
+        match alone {
+            None => vec![Run::Beside(job)],
+            Some((.., "")) => vec![Run::Alone(job)],
+            Some((.., tests)) => {
+                let log = job.log.with_extension("alone.log");
+                let alone = Job { filter: vec![tests], log, ..job.clone() };
+                vec![Run::Beside(Job { filter: vec!["--skip", tests], ..job }), Run::Alone(alone)]
+            }
+        }
+    })
+}
+
+/// Carries out the runs in their order, and those that run alone at the end.
+fn run_all(runs: impl Iterator<Item = Run>, logs: &Path) -> Vec<Ran> {
     // A log of a test that no longer exists would mislead.
     let _ = fs::remove_dir_all(logs);
-    let (alone, beside) = jobs.into_iter().partition(|job: &Job| is_in(&ALONE, &job.binary));
-    let mut ran = process::run_beside(beside, AT_A_TIME, run_one);
-    ran.extend(process::run_beside(alone, 1, run_one));
+    let (alone, beside) = runs.partition(|run| matches!(run, Run::Alone(_)));
+    let mut ran = process::run_beside(beside, AT_A_TIME, Run::run);
+    ran.extend(process::run_beside(alone, 1, Run::run));
     ran
 }
 
@@ -192,7 +233,11 @@ fn parse(line: &str) -> Option<Binary> {
 }
 
 fn is_in(list: &[(&str, &str)], binary: &Binary) -> bool {
-    list.iter().any(|(package, target)| binary.directory.ends_with(package) && binary.target == *target)
+    list.iter().any(|(package, target)| is_target(binary, package, target))
+}
+
+fn is_target(binary: &Binary, package: &str, target: &str) -> bool {
+    binary.directory.ends_with(package) && binary.target == target
 }
 
 /// The backends of each binary: all for tests of the backends, the last, which is preferred, for binaries that know backends.
@@ -208,17 +253,21 @@ fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
         for backend in chosen {
             let package = binary.directory.file_name().unwrap_or_default().to_string_lossy();
             let log = logs.join(format!("{package}-{}-{}.log", binary.target, backend.name()));
-            jobs.push(Job { binary: binary.clone(), backend: *backend, log });
+            jobs.push(Job { binary: binary.clone(), backend: *backend, log, filter: Vec::new() });
         }
     }
-    jobs.sort_by_key(|job| !is_in(&LONGEST, &job.binary));
+    let rank =
+        |job: &Job| LONGEST.iter().position(|(package, target)| is_target(&job.binary, package, target));
+    jobs.sort_by_key(|job| rank(job).unwrap_or(LONGEST.len()));
     jobs
 }
 
-fn run_one(job: Job) -> Ran {
-    times::enter(Some(STEP));
+fn run_one(job: &Job) -> Ran {
     let mut command = Command::new(&job.binary.path);
-    command.current_dir(&job.binary.directory).env("CARGO_MANIFEST_DIR", &job.binary.directory);
+    command
+        .args(&job.filter)
+        .current_dir(&job.binary.directory)
+        .env("CARGO_MANIFEST_DIR", &job.binary.directory);
     command.env("SINEWS_TEST_BACKEND", job.backend.name());
     if is_in(&WITH_BACKEND, &job.binary) {
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -227,12 +276,10 @@ fn run_one(job: Job) -> Ran {
     measure(&mut command, &job.log)
 }
 
-/// The examples in the documentation, which cargo compiles itself.
-fn document_tests(logs: &Path) -> Ran {
-    times::enter(Some(STEP));
-    let Ok(mut command) = process::linting_cargo() else { return failed(logs) };
+fn document_tests(log: &Path) -> Ran {
+    let Ok(mut command) = process::linting_cargo() else { return failed(log) };
     command.args(["test", "--doc", "--no-fail-fast"]).args(selection().unwrap_or_default());
-    measure(&mut command, &logs.join("doc.log"))
+    measure(&mut command, log)
 }
 
 /// A run whose output says how many tests passed. One that fails without such a line counts as one failure.
@@ -247,8 +294,8 @@ fn measure(command: &mut Command, log: &Path) -> Ran {
     Ran { log: log.to_owned(), count, duration }
 }
 
-fn failed(logs: &Path) -> Ran {
-    Ran { log: logs.join("doc.log"), count: Count::FAILED, duration: Duration::ZERO }
+fn failed(log: &Path) -> Ran {
+    Ran { log: log.to_owned(), count: Count::FAILED, duration: Duration::ZERO }
 }
 
 /// Prints where the time went, puts the output of failures into the step's log, and counts the tests.
@@ -294,8 +341,28 @@ mod tests {
         let jobs = jobs(binaries, &[Backend::Poll, Backend::Uring], Path::new("/logs"));
         let logs: Vec<_> = jobs.iter().map(|job| job.log.to_str().unwrap_or_default()).collect();
         let expected =
-            ["server-loopback-poll", "server-loopback-uring", "cli-program-uring", "proto-handshake-poll"];
+            ["cli-program-uring", "server-loopback-poll", "server-loopback-uring", "proto-handshake-poll"];
         assert_eq!(logs, expected.map(|name| format!("/logs/{name}.log")));
+    }
+
+    #[test]
+    fn bounds_of_latencies_run_alone_and_other_tests_of_their_program_do_not() {
+        let names = [("cli", "first_byte"), ("hub", "memory"), ("proto", "handshake")];
+        let binaries = names.map(|(package, target)| binary(package, target)).to_vec();
+        let runs = runs(jobs(binaries, &[Backend::Poll], Path::new("/logs")));
+        let shown = runs.map(|run| match run {
+            Run::Documents(_) => unreachable!("no job has documents"),
+            Run::Beside(job) => ("beside", job.log, job.filter),
+            Run::Alone(job) => ("alone", job.log, job.filter),
+        });
+        let log = |name: &str| PathBuf::from(format!("/logs/{name}"));
+        let expected = [
+            ("beside", log("hub-memory-poll.log"), vec!["--skip", "unread_answers::"]),
+            ("alone", log("hub-memory-poll.alone.log"), vec!["unread_answers::"]),
+            ("alone", log("cli-first_byte-poll.log"), vec![]),
+            ("beside", log("proto-handshake-poll.log"), vec![]),
+        ];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -24,11 +24,13 @@ use crate::times::{self, Spent};
 /// When a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
-    /// Each change passes it, and nothing runs beside it: later steps need its compilation.
-    Alone,
-    /// Each change passes it.
+    /// Each change passes it, beside the compilation: it needs nothing compiled, and fails early.
+    Text,
+    /// Each change passes it: the compilation that the steps of the next two lanes need.
+    Compile,
+    /// Each change passes it, with what [`Compile`](Self::Compile) makes.
     Test,
-    /// The step mostly waits, and alone would leave a core idle: the other steps of the lane run beside it.
+    /// As [`Test`](Self::Test). The step mostly waits, and alone would leave a core idle: the other steps run beside it.
     TestWaits,
     /// `--all` adds it.
     Long,
@@ -41,8 +43,14 @@ impl Lane {
         matches!(self, Self::Long | Self::LongWaits)
     }
 
-    const fn waits(self) -> bool {
-        matches!(self, Self::TestWaits | Self::LongWaits)
+    /// Whether the other steps of the same part run beside the step.
+    const fn is_beside(self) -> bool {
+        matches!(self, Self::Compile | Self::TestWaits | Self::LongWaits)
+    }
+
+    /// Whether the step needs the compilation: beside each other, such steps would compile parts of it twice.
+    const fn needs_compile(self) -> bool {
+        matches!(self, Self::Test | Self::TestWaits)
     }
 }
 
@@ -75,9 +83,9 @@ const fn step(name: &'static str, lane: Lane, run: Run, paths: &'static [&'stati
 /// Cheap steps first: they show faults early.
 #[rustfmt::skip]
 const STEPS: [Step; 29] = [
-    step("fmt", Lane::Alone, Run::Own(gates::fmt), &[]),
-    step("tidy", Lane::Alone, Run::Task(&["tidy"]), &[]),
-    step(binaries::COMPILE, Lane::Alone, Run::Own(binaries::compile), &[]),
+    step("fmt", Lane::Text, Run::Own(gates::fmt), &[]),
+    step("tidy", Lane::Text, Run::Task(&["tidy"]), &[]),
+    step(binaries::COMPILE, Lane::Compile, Run::Own(binaries::compile), &[]),
     step(binaries::STEP, Lane::TestWaits, Run::Own(binaries::run), &[]),
     step("autobahn", Lane::Test, Run::OnTestsBuild(&["conformance", "--target", "serve"]), &[]),
     step("pages", Lane::Test, Run::OnTestsBuild(&["browser", "--only", "chat"]), &[]),
@@ -118,9 +126,6 @@ const STEPS: [Step; 29] = [
         &["dev/brokers", "crates/brokers", "dev/tasks/brokers.py"]),
 ];
 
-/// Steps that run what [`binaries::COMPILE`] makes, beside each other: they would compile parts of it twice.
-const NEED_COMPILE: [&str; 3] = [binaries::STEP, "autobahn", "pages"];
-
 /// A step that has run, and how long it took.
 type Row = (&'static str, Count, Duration);
 
@@ -154,12 +159,12 @@ pub(crate) struct Options {
 
 impl Options {
     fn wants(&self, step: &Step) -> bool {
-        let is_in = |list: &[String]| list.iter().any(|entry| entry == step.name);
+        let is_in = |list: &[String], step: &Step| list.iter().any(|entry| entry == step.name);
         let is_chosen =
-            if self.only.is_empty() { self.all || !step.lane.is_long() } else { is_in(&self.only) };
-        let is_needed =
-            || step.name == binaries::COMPILE && self.only.iter().any(|name| NEED_COMPILE.contains(&&**name));
-        (is_chosen || is_needed()) && !is_in(&self.skip)
+            if self.only.is_empty() { self.all || !step.lane.is_long() } else { is_in(&self.only, step) };
+        let needs_compile = |other: &Step| other.lane.needs_compile() && is_in(&self.only, other);
+        let is_needed = || step.lane == Lane::Compile && STEPS.iter().any(needs_compile);
+        (is_chosen || is_needed()) && !is_in(&self.skip, step)
     }
 }
 
@@ -198,9 +203,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let (mut long, test): (Vec<Step>, Vec<_>) =
         STEPS.into_iter().filter(|step| options.wants(step)).partition(|step| step.lane.is_long());
     let mut schedule = Schedule { backend: options.backend, limit: None };
-    let (alone, test): (Vec<_>, Vec<_>) = test.into_iter().partition(|step| step.lane == Lane::Alone);
-    let mut rows: Vec<Row> = alone.iter().map(|step| run_step(step, schedule)).collect();
-    rows.extend(run_waiting_beside(test, schedule));
+    let (test, first): (Vec<_>, Vec<_>) = test.into_iter().partition(|step| step.lane.needs_compile());
+    let mut rows = run_beside(first, schedule);
+    rows.extend(run_beside(test, schedule));
     if let Some(seconds) = options.within {
         let compile = rows.iter().find(|(name, ..)| *name == binaries::COMPILE);
         let slowness = compile.map_or(1.0, |(name, _, duration)| passes.slowness(name, *duration));
@@ -208,7 +213,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
         schedule.limit = Some(Limit { deadline, passes: &passes, slowness });
         long = in_turn(&long, &passes, slowness);
     }
-    rows.extend(run_waiting_beside(long, schedule));
+    rows.extend(run_beside(long, schedule));
     println!("\n{:<12} {:>7} {:>7} {:>7} {:>8}", "step", "passed", "failed", "skipped", "seconds");
     let total = rows.iter().map(|(_, count, _)| *count).sum();
     for (name, Count { passed, failed, skipped }, duration) in
@@ -244,9 +249,9 @@ fn run_step(step: &Step, schedule: Schedule<'_>) -> Row {
     row
 }
 
-/// Runs the steps that mostly wait, and beside them the rest; both in their order.
-fn run_waiting_beside(steps: Vec<Step>, schedule: Schedule<'_>) -> Vec<Row> {
-    let (first, second): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.lane.waits());
+/// Runs the steps whose lane is beside others, and the rest beside them; both in their order.
+fn run_beside(steps: Vec<Step>, schedule: Schedule<'_>) -> Vec<Row> {
+    let (first, second): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.lane.is_beside());
     if first.is_empty() || second.is_empty() {
         return first.iter().chain(&second).map(|step| run_step(step, schedule)).collect();
     }
@@ -408,6 +413,28 @@ mod tests_of_steps {
             for path in step.paths {
                 assert!(process::root().join(path).exists(), "{}: {path}", step.name);
             }
+        }
+    }
+
+    #[test]
+    fn compilation_runs_before_the_steps_that_need_it_and_only_then() {
+        let wants_compile = |name: &str, skip: &[&str]| {
+            let options = Options {
+                all: false,
+                only: vec![name.to_owned()],
+                skip: skip.iter().map(|name| (*name).to_owned()).collect(),
+                backend: Choice::Both,
+                within: None,
+                record: false,
+            };
+            STEPS.iter().any(|step| step.name == binaries::COMPILE && options.wants(step))
+        };
+        for name in [binaries::STEP, "autobahn", "pages", binaries::COMPILE] {
+            assert!(wants_compile(name, &[]), "{name}");
+            assert!(!wants_compile(name, &[binaries::COMPILE]), "{name} alone");
+        }
+        for name in ["fmt", "tidy", "doc", "soak"] {
+            assert!(!wants_compile(name, &[]), "{name}");
         }
     }
 

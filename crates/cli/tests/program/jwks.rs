@@ -129,7 +129,7 @@ fn each_issuer_has_its_own_keys() {
     one.requests.try_iter().for_each(drop);
     server.directory.write("sinews.toml", &format!("{file}leeway = \"1s\"\npublic_publish = \"b\"\n"));
     server.signal("HUP");
-    while !post(&server, "b", None).starts_with("HTTP/1.1 200 ") {}
+    until("the reload", || post(&server, "b", None).starts_with("HTTP/1.1 200 "));
     assert_eq!(answer(&server, &ec("https://one.example")).0, "200");
     assert!(one.requests.try_recv().is_err());
 }

@@ -668,7 +668,7 @@ fn join_without_websocket_needs_the_rights_of_a_join() {
     messages.extend(std::iter::from_fn(|| body.line()));
     let close = parse(messages.last().unwrap());
     assert_eq!((&close["op"], &close["code"]), (&json!("close"), &json!(4401)), "{messages:?}");
-    while listed() != json!([]) {}
+    until_equal("the members", json!([]), listed);
 }
 
 #[test]

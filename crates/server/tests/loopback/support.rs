@@ -353,8 +353,8 @@ impl Peer {
 
     /// Returns the next reply of the server, or `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Reply> {
-        let mut chunk = vec![0; 256 << 10];
         while self.replies.is_empty() && !self.ended {
+            let mut chunk = vec![0; 256 << 10];
             match self.client.stream.read(&mut chunk).expect("the server's words come before its end") {
                 0 => self.ended = true,
                 count => self.take(&chunk[..count]),

@@ -370,6 +370,8 @@ fn refresh_hook_extends_event_streams_that_a_connect_hook_has_accepted() {
     assert_eq!(next_line(&mut body)["op"], "ack");
     let refresh = app.request();
     assert_eq!((&refresh.json()["hook"], refresh.header("cookie")), (&json!("refresh"), Some("c")));
-    while status(&server.request("POST /topics/a HTTP/1.1\r\nCookie: c", "after")) != 200 {}
+    until("the refreshed session publishes", || {
+        status(&server.request("POST /topics/a HTTP/1.1\r\nCookie: c", "after")) == 200
+    });
     assert_eq!(next_line(&mut body)["data"], "after");
 }

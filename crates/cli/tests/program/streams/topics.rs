@@ -234,7 +234,7 @@ fn reload_adds_hooks_and_limits_to_open_binary_publishers() {
         "[namespace.a]\npublish_hook = \"http://127.0.0.1:1/\"\n[namespace.chat]\nmax_message = 100\n",
     );
     server.signal("HUP");
-    while !server.request("POST /topics/a HTTP/1.1", "a").starts_with("HTTP/1.1 503 ") {}
+    until("the reload", || server.request("POST /topics/a HTTP/1.1", "a").starts_with("HTTP/1.1 503 "));
     for mut client in clients.into_iter().flatten() {
         client.send_message(1, 1, ANY, 2, &records(&[b"b"]));
         assert_error(&client.receive_message(), 2, 403);

@@ -48,11 +48,12 @@ fn half_open_handshakes_exclude_no_client() {
     let server = Http3Server::new(http, 1);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut first = QuicClient::connect(server.running.address, server.roots.clone(), "h3", Instant::now());
-    for round in 1..=10_000 {
+    // Many times the hundred.
+    for round in 1..=2_000 {
         for datagram in first.transmit_another(Instant::now()) {
             let _ = socket.send_to(&datagram, server.running.address);
         }
-        if round % 2500 == 0 {
+        if round % 500 == 0 {
             assert_eq!(server.connect().get("/fixed").0, 200);
         }
     }

@@ -3,14 +3,10 @@
 use std::time::Duration;
 
 use sinews_http::h3::{QuicStreamId, RequestTarget};
+pub(super) use sinews_testkit::noise as pattern;
 
 use super::{Http3Server, LARGE};
 use crate::support::patient;
-
-/// Bytes that differ in each place.
-pub(super) fn pattern(len: usize) -> Vec<u8> {
-    (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
-}
 
 #[test]
 fn large_answers_share_the_connection() {
