@@ -85,7 +85,7 @@ fn new_app(args: &NewAppArgs) -> Result<String, String> {
     }
     let identity = AppIdentity { id, key: random::<10>()?, secret: random::<20>()? };
     let app = sinews_hub::PusherApp::new(&identity.id, &identity.key, &identity.secret);
-    sinews_hub::PusherApps::new([app])?;
+    sinews_hub::PusherApps::new([app]).map_err(|error| error.to_string())?;
     let keys = keys(args, &identity);
     let head = match &args.directory {
         None => format!(

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &NodesArgs) -> Result<(), String> {
         let text = text.map_err(|error| format!("--password-file: {}: {error}", path.display()))?;
         options = options.with_password(text.trim_end_matches(['\r', '\n']));
     }
-    let nodes = observe_nodes(&options, TIMEOUT)?;
+    let nodes = observe_nodes(&options, TIMEOUT).map_err(|error| error.to_string())?;
     let text = if args.json { lines(&nodes) } else { table(&nodes) };
     io::stdout().lock().write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))
 }

@@ -202,7 +202,7 @@ fn key_and_algorithms(args: &MakeTokenArgs) -> Result<(EncodingKey, Vec<Algorith
     let Some(path) = &args.secret_file else {
         return Err("a key is needed: --secret-file or --private-key-file".to_owned());
     };
-    let secret = read_secret(path)?;
+    let secret = read_secret(path).map_err(|error| error.to_string())?;
     let good = hmac_algorithms(&secret).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok((EncodingKey::from_secret(&secret), good))
 }
@@ -256,7 +256,7 @@ fn verdict(args: &InspectTokenArgs, token: &str) -> Result<Option<Result<(), Str
         options = options.with_issuer(issuer.iter().cloned());
     }
     let auth = Auth::new(&options).map_err(|error| error.to_string())?;
-    Ok(Some(auth.verify(token).map(drop)))
+    Ok(Some(auth.verify(token).map(drop).map_err(|error| error.to_string())))
 }
 
 fn now() -> f64 {

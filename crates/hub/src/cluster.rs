@@ -61,6 +61,7 @@ use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
 use crate::access::auth::Revocation;
 use crate::connections::ConnectionCounts;
+use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
@@ -152,9 +153,10 @@ impl Cluster {
         options: ClusterOptions,
         retained: &[String],
         predecessor: Option<&str>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let mut id = [0; 16];
-        SystemRandom::new().fill(&mut id).map_err(|_| "the system has no random numbers".to_owned())?;
+        let fault = |_| HubError::new(HubErrorKind::System, "the system has no random numbers");
+        SystemRandom::new().fill(&mut id).map_err(fault)?;
         let inherited = predecessor.and_then(|id| u128::from_str_radix(id, 16).ok());
         let start = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let start = u64::try_from(start.as_micros()).unwrap_or(u64::MAX);

@@ -23,6 +23,7 @@ use crate::apps::encode;
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::dashboard;
+use crate::error::HubError;
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
 use crate::hub::health::Readiness;
@@ -249,8 +250,8 @@ impl RunningHub {
     /// In a cluster, this waits up to 5 s for the login at the broker: publications of other nodes would be lost otherwise.
     ///
     /// # Errors
-    /// If the handover is incomplete.
-    pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, String> {
+    /// [`HubErrorKind::Handover`](crate::HubErrorKind::Handover): the handover is incomplete.
+    pub fn take_over(&self, predecessor: &mut Predecessor) -> Result<RunningHandover, HubError> {
         if let Some(cluster) = &self.services.cluster
             && !cluster.wait_connected(LOGIN_MAX)
         {

@@ -18,6 +18,7 @@ use crate::apps::app::PusherApps;
 use crate::apps::live::LiveApps;
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
+use crate::error::HubError;
 use crate::hooks::UNANSWERED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics};
 use crate::http::failure;
@@ -211,7 +212,7 @@ impl AccessPolicy {
     ///
     /// # Errors
     /// The invalid webhook.
-    fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, String> {
+    fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, HubError> {
         let mut targets = webhooks::targets(&self.webhook_options)?;
         targets.extend(self.apps.webhook_targets()?);
         Ok(targets)
@@ -221,7 +222,7 @@ impl AccessPolicy {
     ///
     /// # Errors
     /// The fault of the hooks, or of the keys of issuers.
-    fn start(mut self, former: Option<&Self>) -> Result<Self, String> {
+    fn start(mut self, former: Option<&Self>) -> Result<Self, HubError> {
         self.auth.start(former.map(|former| &former.auth))?;
         let urls: Vec<&str> = self.hook_options.urls().chain(self.namespaces.urls()).collect();
         let has_hooks = !urls.is_empty();
@@ -492,7 +493,7 @@ pub struct LivePolicy(Arc<RwLock<Arc<AccessPolicy>>>);
 impl LivePolicy {
     /// # Errors
     /// The fault of the policy's hooks.
-    pub(crate) fn new(policy: AccessPolicy) -> Result<Self, String> {
+    pub(crate) fn new(policy: AccessPolicy) -> Result<Self, HubError> {
         let targets = policy.webhook_targets()?;
         let policy = policy.start(None)?;
         policy.apply_namespaces();
@@ -549,8 +550,9 @@ impl LivePolicy {
     /// [`replace`](Self::replace).
     ///
     /// # Errors
-    /// The fault of a webhook; the former apps remain.
-    pub fn replace_pusher(&self, apps: &PusherApps) -> Result<(), String> {
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): no certificate for a webhook is trusted. The former
+    /// apps remain.
+    pub fn replace_pusher(&self, apps: &PusherApps) -> Result<(), HubError> {
         let policy = self.policy();
         let mut targets = webhooks::targets(&policy.webhook_options)?;
         targets.extend(apps.webhook_targets()?);

@@ -209,7 +209,10 @@ impl Reloader {
     fn reload_apps(&mut self) {
         let mut new = self.settings.pusher.clone();
         let read = new.read_directory("pusher.apps_directory");
-        let applied = read.and_then(|()| self.live.replace_pusher(&new.apps()?));
+        let applied = read.and_then(|()| {
+            let apps = new.apps()?;
+            self.live.replace_pusher(&apps).map_err(|error| error.to_string())
+        });
         match applied {
             Ok(()) => {
                 tracing::info!(apps = new.len(), "the apps have been read again");

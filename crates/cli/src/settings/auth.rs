@@ -1,5 +1,6 @@
 //! Authorization.
 
+use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -119,7 +120,7 @@ impl std::str::FromStr for JwksUrlSetting {
             Some(issuer) => JwksOptions::new().with_issuer(issuer, &url),
             None => JwksOptions::new().with_url(&url),
         };
-        options.check().map(|()| Self { issuer, url })
+        options.check().map(|()| Self { issuer, url }).map_err(|error| error.to_string())
     }
 }
 
@@ -146,11 +147,11 @@ impl AuthSettings {
             };
         }
         if let Some(path) = &self.jwks_ca_file {
-            let fault = |why: String| ("auth.jwks_ca_file", format!("{}: {why}", path.display()));
-            let pem = fs::read(path).map_err(|error| fault(error.to_string()))?;
-            options = options.with_trusted_certificates(&pem).map_err(fault)?;
+            let fault = |why: &dyn Error| ("auth.jwks_ca_file", format!("{}: {why}", path.display()));
+            let pem = fs::read(path).map_err(|error| fault(&error))?;
+            options = options.with_trusted_certificates(&pem).map_err(|error| fault(&error))?;
         }
-        options.check().map_err(|why| ("auth.jwks_url", why))?;
+        options.check().map_err(|error| ("auth.jwks_url", error.to_string()))?;
         Ok(options)
     }
 }

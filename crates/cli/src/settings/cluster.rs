@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use sinews_hub::ClusterOptions;
+use sinews_hub::{ClusterOptions, HubError};
 
 use crate::config::resolver::SettingNames;
 use crate::config::schema::settings;
@@ -46,7 +46,7 @@ impl ClusterSettings {
                 None => Ok(None),
             };
         };
-        let describe = |key: &'static str| move |error: String| format!("{}: {error}", names.resolve(key));
+        let describe = |key: &'static str| move |error: HubError| format!("{}: {error}", names.resolve(key));
         let mut options = ClusterOptions::parse(url).map_err(describe(URL))?;
         if let Some(path) = &self.password_file {
             let text = fs::read_to_string(path);

@@ -115,7 +115,8 @@ impl std::str::FromStr for HookUrlSetting {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        HookOptions::new().with_connect(text).check().map(|()| Self(text.to_owned()))
+        let checked = HookOptions::new().with_connect(text).check();
+        checked.map(|()| Self(text.to_owned())).map_err(|error| error.to_string())
     }
 }
 
@@ -191,13 +192,13 @@ impl ServeSettings {
             }
         }
         let headers = hooks.headers.iter().map(String::as_str);
-        options = options.with_headers(headers).map_err(|error| fault("hooks.headers", error))?;
+        options = options.with_headers(headers).map_err(|error| fault("hooks.headers", error.to_string()))?;
         if let Some(path) = &hooks.ca_file {
             let trusted = options.with_trusted_certificates(&read("hooks.ca_file", path)?);
             options =
                 trusted.map_err(|error| fault("hooks.ca_file", format!("{}: {error}", path.display())))?;
         }
-        options.check().map_err(|error| fault("hooks", error))?;
+        options.check().map_err(|error| fault("hooks", error.to_string()))?;
         let (key, secret) = match (&hooks.signing_key, &hooks.signing_key_file) {
             (Some(_), Some(_)) => {
                 let given: Vec<&str> = SIGNING_KEYS.iter().map(|key| self.name(key)).collect();
@@ -215,7 +216,7 @@ impl ServeSettings {
             (None, None) => return Ok(options),
         };
         let options = options.with_signing_key(secret);
-        options.check().map_err(|error| fault(key, error))?;
+        options.check().map_err(|error| fault(key, error.to_string()))?;
         Ok(options)
     }
 }

@@ -307,7 +307,8 @@ impl ServeSettings {
 
     /// The options for the hub.
     pub(crate) fn namespace_options(&self) -> Result<Namespaces, String> {
-        Namespaces::new(self.namespaces.0.iter().map(|table| table.options()))
+        let tables = self.namespaces.0.iter();
+        Namespaces::new(tables.map(|table| table.options())).map_err(|error| error.to_string())
     }
 }
 

@@ -445,7 +445,7 @@ impl PusherSection {
             .with_features(features(keys))
             .with_limits(limits(keys));
         // All apps are checked together later: an error of this check has the position.
-        PusherApps::new([app.clone()]).map_err(fault)?;
+        PusherApps::new([app.clone()]).map_err(|error| fault(error.to_string()))?;
         Ok(app)
     }
 }
@@ -469,7 +469,8 @@ fn webhooks(keys: &PusherAppKeys) -> Result<Vec<PusherWebhook>, String> {
             webhook = webhook.with_header(name, value.trim());
         }
         if let Some((path, pem)) = &roots {
-            webhook = webhook.with_trusted_certificates(pem).map_err(|error| fault(path, error))?;
+            webhook =
+                webhook.with_trusted_certificates(pem).map_err(|error| fault(path, error.to_string()))?;
         }
         all.push(webhook);
     }

@@ -45,6 +45,7 @@ pub(crate) use self::revocations::{
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
+use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::{brief, brief_error};
 use crate::model::{check_pattern, check_subscription, parse_patterns};
 
@@ -152,10 +153,10 @@ impl Auth {
     /// Reads the keys.
     ///
     /// # Errors
-    /// The fault of a key or a pattern.
+    /// The option at fault, and the fault of its key or its pattern.
     pub fn new(options: &AuthOptions) -> Result<Self, AuthError> {
-        let check = |patterns: &[String], error: fn(String) -> AuthError| {
-            let fault = |bad: &String| Some(format!("{bad:?}: {}", check_pattern(bad).err()?));
+        let check = |patterns: &[String], error: fn(HubError) -> AuthError| {
+            let fault = |bad: &String| Some(check_pattern(bad).err()?.at(format_args!("{bad:?}")));
             patterns.iter().find_map(fault).map_or(Ok(()), |fault| Err(error(fault)))
         };
         check(&options.public_subscribe, AuthError::PublicSubscribe)?;
@@ -165,7 +166,7 @@ impl Auth {
         let issuers = match &options.keys {
             Some(TokenKeys::JwksUrls(urls)) if urls.names_issuers() && options.issuer.is_some() => {
                 let fault = "the issuers are those of the key sets: without a second list of issuers";
-                return Err(AuthError::Keys(fault.to_owned()));
+                return Err(AuthError::Keys(HubError::setting(fault)));
             }
             Some(TokenKeys::JwksUrls(urls)) => IssuerKeys::new(urls).map_err(AuthError::Keys)?,
             _ => IssuerKeys::default(),
@@ -196,7 +197,7 @@ impl Auth {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(&mut self, former: Option<&Self>) -> Result<(), String> {
+    pub(crate) fn start(&mut self, former: Option<&Self>) -> Result<(), HubError> {
         match former {
             Some(former) if former.issuers.is_same(&self.issuers) => {
                 self.issuers = Arc::clone(&former.issuers);
@@ -300,9 +301,13 @@ impl Auth {
     /// Returns the claims of a token after checking its signature, times, audience and issuer.
     ///
     /// # Errors
-    /// The reason for the rejection of the token.
-    pub fn verify(&self, token: &str) -> Result<Claims, String> {
-        self.check_token(token).map_err(|fault| fault.text)
+    /// [`HubErrorKind::Token`], with the reason for the rejection. [`HubErrorKind::KeysNotFetched`]: the same token may be
+    /// accepted later.
+    pub fn verify(&self, token: &str) -> Result<Claims, HubError> {
+        self.check_token(token).map_err(|fault| {
+            let kind = if fault.is_temporary { HubErrorKind::KeysNotFetched } else { HubErrorKind::Token };
+            HubError::new(kind, fault.text)
+        })
     }
 
     fn check_token(&self, token: &str) -> Result<Claims, TokenFault> {
@@ -420,17 +425,21 @@ fn check(claims: Claims) -> Result<Claims, String> {
 }
 
 /// Checks the topics of each user.
-fn check_personal_topics(topics: &[String]) -> Result<(), String> {
+fn check_personal_topics(topics: &[String]) -> Result<(), HubError> {
     if topics.len() > ASSIGNED_MAX {
-        return Err(format!("{} personal topics exceed the limit of {ASSIGNED_MAX}", topics.len()));
+        let count = topics.len();
+        return Err(HubError::setting(format!("{count} personal topics exceed the limit of {ASSIGNED_MAX}")));
     }
     for topic in topics {
         if !topic.contains(SUBJECT) {
-            return Err(format!("{topic:?} has no {SUBJECT}: it would be the same topic for all users"));
+            let fault = format!("{topic:?} has no {SUBJECT}: it would be the same topic for all users");
+            return Err(HubError::setting(fault));
         }
         let example = topic.replace(SUBJECT, "user");
-        let checked = check_subscription(&example).and_then(|()| check_pattern(&example));
-        checked.map_err(|why| format!("{topic:?}: {why}"))?;
+        let checked = check_subscription(&example);
+        let checked = checked.map_err(|fault| HubError::new(HubErrorKind::Pattern, fault));
+        let checked = checked.and_then(|()| check_pattern(&example));
+        checked.map_err(|error| error.at(format_args!("{topic:?}")))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use sinews_server::Request;
 
+use crate::error::HubError;
 use crate::model::brief::brief;
 
 /// The accepted names of this server in the `Host` header.
@@ -41,16 +42,16 @@ impl HostRules {
     /// Creates the rule from the setting, if there is one, the listen addresses, and the allowed origins.
     ///
     /// # Errors
-    /// The entry that is not a valid host name.
+    /// [`HubErrorKind::Setting`](crate::HubErrorKind::Setting), with the entry that is not a valid host name.
     pub fn new(
         names: Option<&[String]>,
         listen: impl Iterator<Item = SocketAddr>,
         origins: &[String],
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let rule = match names {
             Some([one]) if one == "any" => HostRule::Any,
             Some(names) if names.iter().any(|name| name == "any") => {
-                return Err("any stands alone: the other names would have no effect".to_owned());
+                return Err(HubError::setting("any stands alone: the other names would have no effect"));
             }
             Some(names) => HostRule::Named(names.iter().map(|name| checked(name)).collect::<Result<_, _>>()?),
             None => HostRule::Default { any_address: listen.into_iter().any(|it| it.ip().is_unspecified()) },
@@ -117,7 +118,7 @@ fn covers(name: &str, host: &str) -> bool {
 }
 
 /// Normalizes a name for comparison.
-fn checked(name: &str) -> Result<String, String> {
+fn checked(name: &str) -> Result<String, HubError> {
     let host = host_of(name).filter(|host| !name.contains(':') && host.len() <= NAME_MAX);
     let is_label = |label: &str| {
         !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
@@ -127,9 +128,9 @@ fn checked(name: &str) -> Result<String, String> {
         labels.split('.').all(is_label)
     };
     host.filter(is_name).map(Cow::into_owned).ok_or_else(|| {
-        format!(
+        HubError::setting(format!(
             "{name:?} is not a host name such as ws.example.com or *.example.com, without scheme and port"
-        )
+        ))
     })
 }
 
@@ -175,7 +176,7 @@ mod tests {
             assert!(checked(name).is_ok(), "{name}");
         }
         for bad in ["", "*", "http://a.example", "a.example:80", "a..b", "a/b", "*.*.a", &"a".repeat(254)] {
-            assert!(checked(bad).is_err_and(|error| error.contains(bad)), "{bad}");
+            assert!(checked(bad).is_err_and(|error| error.to_string().contains(bad)), "{bad}");
         }
     }
 }

@@ -13,6 +13,7 @@ pub(crate) use self::live::LiveNamespaces;
 use self::order::order;
 pub(crate) use self::rates::ConnectionRates;
 pub(crate) use self::table::{AmbiguousHook, NamespaceTable, TopicHook};
+use crate::error::HubError;
 use crate::model::check_pattern;
 use crate::outgoing::options::{HookFailure, HookTarget};
 
@@ -327,6 +328,38 @@ impl Namespace {
     fn hooks(&self) -> impl Iterator<Item = &HookTarget> {
         [&self.subscribe_hook, &self.publish_hook, &self.rpc_hook].into_iter().flatten()
     }
+
+    /// Checks the options.
+    fn check(&self, is_twice: bool) -> Result<(), HubError> {
+        let invalid = |text: &str| Err(HubError::setting(text));
+        check_pattern(&self.pattern)?;
+        if is_twice {
+            return invalid("the pattern is given twice");
+        }
+        self.hooks().try_for_each(HookTarget::check)?;
+        if let Some(interval) = self.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
+            return invalid(&format!("the interval of keys {interval:?} exceeds the limit of 60 s"));
+        }
+        let intervals = [self.presence_interval, self.presence_interval_max];
+        if let Some(interval) = intervals.into_iter().flatten().find(|it| *it > PresenceInterval::MAX) {
+            return invalid(&format!("the interval of presence {interval:?} exceeds the limit of 60 s"));
+        }
+        if let Some(keys) = self.max_keys.filter(|keys| !(1..=KEYS_MAX).contains(keys)) {
+            return invalid(&format!("{keys} keys of a topic: the limit is 1 to {KEYS_MAX}"));
+        }
+        if self.key_ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > KEY_TTL_MAX) {
+            return invalid("a time to live of keys is 1 ms to 366 days");
+        }
+        if self.history_age.is_some() && self.history.is_none_or(|messages| messages == 0) {
+            return invalid("an age of messages needs a history of messages");
+        }
+        if self.durable == Some(true) && (self.history.is_some() || self.slow_consumer.is_some()) {
+            return invalid(
+                "a durable topic has its stream in place of a history and a slow-consumer policy",
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The namespaces of a hub.
@@ -346,47 +379,25 @@ impl Namespaces {
     /// Checks namespaces.
     ///
     /// # Errors
-    /// The pattern of an invalid namespace, and the fault.
-    pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Result<Self, String> {
+    /// [`HubErrorKind::Pattern`], [`HubErrorKind::Url`] of a hook, or [`HubErrorKind::Setting`], with the pattern of the
+    /// invalid namespace, and the fault.
+    ///
+    /// [`HubErrorKind::Pattern`]: crate::HubErrorKind::Pattern
+    /// [`HubErrorKind::Url`]: crate::HubErrorKind::Url
+    /// [`HubErrorKind::Setting`]: crate::HubErrorKind::Setting
+    pub fn new(namespaces: impl IntoIterator<Item = Namespace>) -> Result<Self, HubError> {
         let mut list: Vec<Namespace> = namespaces.into_iter().collect();
         if list.len() > NAMESPACES_MAX {
-            return Err(format!("{} namespaces exceed the limit of {NAMESPACES_MAX}", list.len()));
+            let count = list.len();
+            return Err(HubError::setting(format!(
+                "{count} namespaces exceed the limit of {NAMESPACES_MAX}"
+            )));
         }
         list.sort_by(|a, b| order(&a.pattern, &b.pattern));
         for (at, namespace) in list.iter().enumerate() {
-            let fault = |fault: &str| Err(format!("namespace {:?}: {fault}", namespace.pattern));
-            if let Err(error) = check_pattern(&namespace.pattern) {
-                return fault(&error);
-            }
-            if list.get(at + 1).is_some_and(|next| next.pattern == namespace.pattern) {
-                return fault("the pattern is given twice");
-            }
-            if let Some(error) = namespace.hooks().find_map(|hook| hook.check().err()) {
-                return fault(&error);
-            }
-            if let Some(interval) = namespace.key_interval.filter(|it| *it > KeySubscription::INTERVAL_MAX) {
-                return fault(&format!("the interval of keys {interval:?} exceeds the limit of 60 s"));
-            }
-            let intervals = [namespace.presence_interval, namespace.presence_interval_max];
-            if let Some(interval) = intervals.into_iter().flatten().find(|it| *it > PresenceInterval::MAX) {
-                return fault(&format!("the interval of presence {interval:?} exceeds the limit of 60 s"));
-            }
-            if let Some(keys) = namespace.max_keys.filter(|keys| !(1..=KEYS_MAX).contains(keys)) {
-                return fault(&format!("{keys} keys of a topic: the limit is 1 to {KEYS_MAX}"));
-            }
-            if namespace.key_ttl.is_some_and(|ttl| ttl < Duration::from_millis(1) || ttl > KEY_TTL_MAX) {
-                return fault("a time to live of keys is 1 ms to 366 days");
-            }
-            if namespace.history_age.is_some() && namespace.history.is_none_or(|messages| messages == 0) {
-                return fault("an age of messages needs a history of messages");
-            }
-            if namespace.durable == Some(true)
-                && (namespace.history.is_some() || namespace.slow_consumer.is_some())
-            {
-                return fault(
-                    "a durable topic has its stream in place of a history and a slow-consumer policy",
-                );
-            }
+            let is_twice = list.get(at + 1).is_some_and(|next| next.pattern == namespace.pattern);
+            let checked = namespace.check(is_twice);
+            checked.map_err(|error| error.at(format_args!("namespace {:?}", namespace.pattern)))?;
         }
         Ok(Self(list))
     }

@@ -11,6 +11,7 @@ use crate::access::namespaces::PublishRate;
 use crate::apps::channel::TopicSpace;
 use crate::apps::signature::AppKey;
 use crate::apps::webhook::PusherWebhook;
+use crate::error::{HubError, HubErrorKind};
 use crate::model::check_name;
 use crate::webhooks::WebhookTarget;
 
@@ -313,8 +314,8 @@ impl PusherApp {
     }
 
     /// Checks the options, and parses the origins.
-    fn check(&mut self) -> Result<(), String> {
-        let fault = |text: String| Err(format!("app {:?}: {text}", self.id));
+    fn check(&mut self) -> Result<(), HubError> {
+        let fault = |text: String| Err(HubError::setting(text));
         if !is_app_id(&self.id) {
             return fault("the id has 1 to 20 letters, digits, '-' and '_'".to_owned());
         }
@@ -322,10 +323,8 @@ impl PusherApp {
             return fault(format!("{} keys exceed the limit of {KEYS_MAX}", self.keys.len()));
         }
         if let Some(bad) = self.keys.iter().find(|key| !key.is_valid()) {
-            return fault(format!(
-                "key {:?}: a key has 1 to 64 letters, digits, '-' and '_', and a secret",
-                bad.name
-            ));
+            return Err(HubError::key("a key has 1 to 64 letters, digits, '-' and '_', and a secret")
+                .at(format_args!("key {:?}", bad.name)));
         }
         if let Some(prefix) = &self.topics
             && (check_name(prefix).is_err() || prefix.len() > PREFIX_MAX)
@@ -347,11 +346,8 @@ impl PusherApp {
         if self.webhooks.len() > WEBHOOKS_MAX {
             return fault(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", self.webhooks.len()));
         }
-        if let Some(error) =
-            self.webhooks.iter().find_map(|webhook| webhook.check(self.limits.channel_name).err())
-        {
-            return fault(format!("webhook: {error}"));
-        }
+        let checked = self.webhooks.iter().try_for_each(|webhook| webhook.check(self.limits.channel_name));
+        checked.map_err(|error| error.at("webhook"))?;
         if !self.subscription_counts && self.webhooks.iter().any(PusherWebhook::wants_counts) {
             return fault("webhook: subscription_count needs subscription_counts".to_owned());
         }
@@ -367,7 +363,8 @@ impl PusherApp {
         }
         if !self.origin_names.is_empty() && self.origin_names != ["any"] {
             let parsed = OriginPolicy::list(self.origin_names.iter().cloned());
-            self.origins = Some(parsed.map_err(|error| format!("app {:?}: origins: {error}", self.id))?);
+            let fault = |error| HubError::caused(HubErrorKind::Setting, error).at("origins");
+            self.origins = Some(parsed.map_err(fault)?);
         }
         Ok(())
     }
@@ -402,35 +399,44 @@ impl PusherApps {
     /// Collects apps.
     ///
     /// # Errors
-    /// An option is invalid, or two apps have the same id, key or topics.
-    pub fn new(apps: impl IntoIterator<Item = PusherApp>) -> Result<Self, String> {
+    /// An option is invalid, or two apps have the same id, key or topics: [`HubErrorKind::Setting`], or [`HubErrorKind::Url`]
+    /// and [`HubErrorKind::Key`]. The place is the app.
+    pub fn new(apps: impl IntoIterator<Item = PusherApp>) -> Result<Self, HubError> {
         let mut all = Self::default();
-        for mut app in apps {
-            app.check()?;
-            for key in &app.keys {
-                if all.by_key.insert(key.name.clone(), app.id.clone()).is_some() {
-                    return Err(format!("app {:?}: key {:?} is the key of another app", app.id, key.name));
-                }
-            }
+        for app in apps {
             let id = app.id.clone();
-            if let Some(prefix) = &app.topics {
-                if let Some(other) = all.overlapping(prefix) {
-                    return Err(format!("app {id:?}: topics overlap those of app {other:?}"));
-                }
-                all.by_topics.insert(prefix.clone(), id.clone());
-            }
-            if all.by_id.insert(id.clone(), Arc::new(app)).is_some() {
-                return Err(format!("app {id:?}: another app has this id"));
-            }
+            all.add(app).map_err(|error| error.at(format_args!("app {id:?}")))?;
             if all.by_id.len() > APPS_MAX {
-                return Err(format!("more than {APPS_MAX} apps"));
+                return Err(HubError::setting(format!("more than {APPS_MAX} apps")));
             }
         }
         let webhooks: usize = all.by_id.values().map(|app| app.webhooks.len()).sum();
         if webhooks > ALL_WEBHOOKS_MAX {
-            return Err(format!("{webhooks} webhooks exceed the limit of {ALL_WEBHOOKS_MAX}"));
+            let fault = format!("{webhooks} webhooks exceed the limit of {ALL_WEBHOOKS_MAX}");
+            return Err(HubError::setting(fault));
         }
         Ok(all)
+    }
+
+    /// Checks an app, also against the others, and adds it.
+    fn add(&mut self, mut app: PusherApp) -> Result<(), HubError> {
+        let fault = |text: String| Err(HubError::setting(text));
+        app.check()?;
+        for key in &app.keys {
+            if self.by_key.insert(key.name.clone(), app.id.clone()).is_some() {
+                return fault(format!("key {:?} is the key of another app", key.name));
+            }
+        }
+        if let Some(prefix) = &app.topics {
+            if let Some(other) = self.overlapping(prefix) {
+                return fault(format!("topics overlap those of app {other:?}"));
+            }
+            self.by_topics.insert(prefix.clone(), app.id.clone());
+        }
+        match self.by_id.insert(app.id.clone(), Arc::new(app)) {
+            None => Ok(()),
+            Some(_) => fault("another app has this id".to_owned()),
+        }
     }
 
     /// The app whose topics a prefix would share.
@@ -446,7 +452,7 @@ impl PusherApps {
     ///
     /// # Errors
     /// No certificate is trusted.
-    pub(crate) fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, String> {
+    pub(crate) fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, HubError> {
         let of_app = |app: &Arc<PusherApp>| {
             let app = Arc::clone(app);
             (0..app.webhooks.len()).map(move |at| {
@@ -509,7 +515,7 @@ mod tests {
                 "264 webhooks exceed the limit of 256",
             ),
         ] {
-            let error = PusherApps::new(apps).unwrap_err();
+            let error = PusherApps::new(apps).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
         let apps =

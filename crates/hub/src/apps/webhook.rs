@@ -14,6 +14,7 @@ use crate::apps::channel::{
 };
 use crate::apps::encode::client_event_fields;
 use crate::apps::signature::AppKey;
+use crate::error::HubError;
 use crate::model::brief::brief;
 use crate::model::events::{EventContent, EventDetail, WebhookEventKind};
 use crate::model::user_id::{has_number_id, user_id_json};
@@ -156,59 +157,66 @@ impl PusherWebhook {
     /// Trusts only these certificates, in PEM, for an `https` URL. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// The text has no certificate, or an invalid one.
-    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)
     }
 
     /// Parses the headers. Values may be secrets: no error has one.
-    fn parse_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    fn parse_headers(&self) -> Result<Vec<(HeaderName, HeaderValue)>, HubError> {
         if self.headers.len() > HEADERS_MAX {
-            return Err(format!("{} headers exceed the limit of {HEADERS_MAX}", self.headers.len()));
+            let count = self.headers.len();
+            return Err(HubError::setting(format!("{count} headers exceed the limit of {HEADERS_MAX}")));
         }
         let parse = |(name, value): &(String, String)| {
             let parsed = HeaderName::try_from(&**name);
-            let parsed = parsed.map_err(|_| format!("header {:?} is no name of a header", brief(name)))?;
+            let parsed = parsed
+                .map_err(|_| HubError::setting(format!("header {:?} is no name of a header", brief(name))))?;
             if RESERVED_HEADERS.contains(&parsed.as_str()) {
-                return Err(format!("header {parsed} is reserved"));
+                return Err(HubError::setting(format!("header {parsed} is reserved")));
             }
             if value.len() > HEADER_VALUE_MAX {
                 let size = value.len();
-                return Err(format!("value of header {parsed} of {size} bytes exceeds {HEADER_VALUE_MAX}"));
+                let text = format!("value of header {parsed} of {size} bytes exceeds {HEADER_VALUE_MAX}");
+                return Err(HubError::setting(text));
             }
             let value = HeaderValue::try_from(&**value);
-            let mut value = value.map_err(|_| format!("value of header {parsed} has control characters"))?;
+            let text = || format!("value of header {parsed} has control characters");
+            let mut value = value.map_err(|_| HubError::setting(text()))?;
             value.set_sensitive(true);
             Ok((parsed, value))
         };
         self.headers.iter().map(parse).collect()
     }
 
-    fn parse_url(&self) -> Result<HookUrl, String> {
-        let url = HookUrl::parse(&self.url);
-        let url = url.and_then(|url| if self.permits_private { Ok(url) } else { url.public_only() });
-        url.map_err(|fault| format!("url {fault}"))
+    fn parse_url(&self) -> Result<HookUrl, HubError> {
+        let url = HookUrl::parse("url", &self.url)?;
+        if self.permits_private { Ok(url) } else { url.public_only("url") }
     }
 
     /// Checks the options. Channels of the app have names of this length in bytes.
     ///
     /// # Errors
     /// The invalid option.
-    pub(crate) fn check(&self, channel_name_max: usize) -> Result<(), String> {
+    pub(crate) fn check(&self, channel_name_max: usize) -> Result<(), HubError> {
         self.parse_url()?;
         self.parse_headers()?;
         if let Some(bad) = self.events.iter().find(|event| !EVENTS.contains(event)) {
-            return Err(format!("no channel has the event {}", bad.name()));
+            return Err(HubError::setting(format!("no channel has the event {}", bad.name())));
         }
         // An empty part matches all channels.
         for part in self.channels.iter().chain(&self.suffixes).filter(|part| !part.is_empty()) {
             check_channel(part, channel_name_max).map_err(|rule| {
-                format!("{:?} is part of no channel's name and has no wildcards: {rule}", brief(part))
+                let part = brief(part);
+                HubError::setting(format!(
+                    "{part:?} is part of no channel's name and has no wildcards: {rule}"
+                ))
             })?;
         }
         if self.grace > GRACE_MAX {
-            return Err(format!("grace of {:?} exceeds the limit of {GRACE_MAX:?}", self.grace));
+            let grace = self.grace;
+            return Err(HubError::setting(format!("grace of {grace:?} exceeds the limit of {GRACE_MAX:?}")));
         }
         Ok(())
     }
@@ -227,7 +235,7 @@ impl PusherWebhook {
         (app, number): (&str, usize),
         key: &AppKey,
         has_counts: bool,
-    ) -> Result<WebhookTarget, String> {
+    ) -> Result<WebhookTarget, HubError> {
         let events = if self.events.is_empty() { &EVENTS[..] } else { &self.events };
         let is_sent = |event: &WebhookEventKind| has_counts || *event != WebhookEventKind::SubscriptionCount;
         let events: Vec<_> = events.iter().copied().filter(is_sent).collect();
@@ -247,7 +255,7 @@ impl PusherWebhook {
             let address = (&*name, &*self.url, url, self.roots.as_deref());
             WebhookTarget::with_encoder(address, filter, limits, encoder)
         };
-        target().map_err(|fault| format!("app {app:?}: webhook {number}: {fault}"))
+        target().map_err(|error| error.at(format_args!("app {app:?}: webhook {number}")))
     }
 }
 
@@ -438,13 +446,13 @@ mod tests {
                 "17 headers exceed the limit of 16",
             ),
         ] {
-            let error = bad.check(200).unwrap_err();
+            let error = bad.check(200).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert_eq!(webhook().with_events(EVENTS).check(200), Ok(()));
+        webhook().with_events(EVENTS).check(200).unwrap();
         let secret = PusherWebhook::new("http://app/?secret").with_header("Authorization", "Bearer secret");
         assert!(!format!("{secret:?}").contains("secret"));
-        assert_eq!(secret.check(200), Ok(()));
+        secret.check(200).unwrap();
         assert!(webhook().with_trusted_certificates(b"none").is_err());
     }
 }

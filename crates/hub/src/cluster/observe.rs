@@ -13,6 +13,7 @@ use super::nodes::Heartbeat;
 use super::options::ClusterOptions;
 use super::subject::Subjects;
 use super::times::HEARTBEAT;
+use crate::error::{HubError, HubErrorKind};
 
 /// A node of a cluster, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,27 +57,30 @@ const OBSERVED: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 * 
 /// of heartbeats, and some delay.
 ///
 /// # Errors
-/// The broker does not answer within the timeout, or rejects the login.
-pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<ClusterNode>, String> {
-    let describe = |error: std::io::Error| error.to_string();
+/// [`HubErrorKind::Broker`]: the broker does not answer within the timeout, or rejects the login.
+/// [`HubErrorKind::System`]: this process has no descriptor left.
+pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<ClusterNode>, HubError> {
+    let system = |error: std::io::Error| HubError::caused(HubErrorKind::System, error);
+    let broker = |fault: String| HubError::new(HubErrorKind::Broker, fault);
     let (begin, mut found) = (Instant::now(), BTreeMap::new());
     let mut end = begin + timeout;
-    let mut poll = Poll::new().map_err(describe)?;
-    let waker = Arc::new(Waker::new(poll.registry(), Token(1)).map_err(describe)?);
+    let mut poll = Poll::new().map_err(system)?;
+    let waker = Arc::new(Waker::new(poll.registry(), Token(1)).map_err(system)?);
     // This function keeps the waker until it returns: a wakeup is lost with the last reference. Without a wakeup, the next attempt
     // to list them may succeed.
     let wake = {
         let waker = Arc::clone(&waker);
         move || drop(waker.wake())
     };
-    let mut connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), wake)?;
+    let connection = BrokerConnection::start((options, None), 0, (poll.registry(), Token(0)), wake);
+    let mut connection = connection.map_err(broker)?;
     let mut events = Events::with_capacity(8);
     loop {
         let now = Instant::now();
         if now >= end {
             break;
         }
-        exchange(&mut connection, options, &mut found, now)?;
+        exchange(&mut connection, options, &mut found, now).map_err(broker)?;
         if connection.is_ready && end == begin + timeout {
             end = now + OBSERVED;
         }
@@ -85,7 +89,7 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
         events.iter().filter(|event| event.token() == Token(0)).for_each(|event| connection.wake(event));
     }
     if !connection.is_ready {
-        return Err(format!("{options}: no answer within {} s", timeout.as_secs()));
+        return Err(broker(format!("{options}: no answer within {} s", timeout.as_secs())));
     }
     let nodes = found.iter().map(|(id, heartbeat)| ClusterNode::new(*id, heartbeat));
     let mut nodes: Vec<ClusterNode> = nodes.collect();

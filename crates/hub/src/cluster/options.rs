@@ -4,6 +4,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
+use crate::error::{HubError, HubErrorKind};
+
 /// Options of a cluster of servers: the broker that connects its nodes, and the identity of this node.
 ///
 /// ```
@@ -12,7 +14,7 @@ use percent_encoding::percent_decode_str;
 /// let options = ClusterOptions::parse("nats://one:4222,two?prefix=staging")?;
 /// assert_eq!(options.to_string(), "nats://one:4222,two:4222");
 /// assert!(ClusterOptions::parse("kafka://one").is_err());
-/// # Ok::<(), String>(())
+/// # Ok::<(), sinews_hub::HubError>(())
 /// ```
 #[derive(Clone)]
 pub struct ClusterOptions {
@@ -49,8 +51,12 @@ impl ClusterOptions {
     /// a cluster have the same prefix, `sinews` by default. Redis supports one host.
     ///
     /// # Errors
-    /// The reason why the URL is invalid, without its password.
-    pub fn parse(url: &str) -> Result<Self, String> {
+    /// [`HubErrorKind::Url`], with the reason, and without the URL, which may have a password.
+    pub fn parse(url: &str) -> Result<Self, HubError> {
+        Self::read(url).map_err(|fault| HubError::new(HubErrorKind::Url, fault))
+    }
+
+    fn read(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
         let (engine, has_tls, port) = match &*scheme.to_ascii_lowercase() {
             "nats" => (BrokerKind::Nats, false, 4222),
@@ -97,13 +103,13 @@ impl ClusterOptions {
     /// names need not differ.
     ///
     /// # Errors
-    /// The name has not 1 to 64 bytes, or has control characters.
-    pub fn with_name(mut self, name: impl Into<String>) -> Result<Self, String> {
+    /// [`HubErrorKind::Setting`]: the name has not 1 to 64 bytes, or has control characters.
+    pub fn with_name(mut self, name: impl Into<String>) -> Result<Self, HubError> {
         let name = name.into();
         if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
-            return Err(format!(
+            return Err(HubError::setting(format!(
                 "the name of a node must have 1 to {NAME_MAX} bytes and no control characters"
-            ));
+            )));
         }
         self.name = Some(name);
         Ok(self)
@@ -181,7 +187,7 @@ mod tests {
             ("nats://a:secret@h?prefix=a.b", "prefix"),
             ("nats://%FF@h", "UTF-8"),
         ] {
-            let error = ClusterOptions::parse(url).unwrap_err();
+            let error = ClusterOptions::parse(url).unwrap_err().to_string();
             assert!(error.contains(reason) && !error.contains("secret"), "{url}: {error}");
         }
         let options = ClusterOptions::parse("nats://h").unwrap();

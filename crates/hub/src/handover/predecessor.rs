@@ -16,6 +16,7 @@ use sinews_server::{
 
 use super::VARIABLE;
 use crate::access::auth::{Revocation, Revocations};
+use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::topics::HubTopics;
 use crate::topics::shared_keys::Claim;
@@ -39,13 +40,14 @@ impl Predecessor {
     /// Returns the predecessor and its listeners, if this process was started as a successor.
     ///
     /// # Errors
-    /// If the predecessor's greeting is invalid.
-    pub fn find() -> Result<Option<Self>, String> {
+    /// [`HubErrorKind::Handover`]: the predecessor's greeting cannot be read, or is invalid.
+    pub fn find() -> Result<Option<Self>, HubError> {
         let parent = std::env::var(VARIABLE).ok().and_then(|id| id.parse().ok());
         if parent != Some(parent_id()) {
             return Ok(None);
         }
-        Self::connect().map(Some).map_err(|error| format!("{VARIABLE}: standard input: {error}"))
+        let fault = |error| HubError::caused(HubErrorKind::Handover, error);
+        Self::connect().map(Some).map_err(|error| fault(error).at(format_args!("{VARIABLE}: standard input")))
     }
 
     fn connect() -> io::Result<Self> {
@@ -90,9 +92,11 @@ impl Predecessor {
         hub: &Arc<HubTopics>,
         revocations: &Arc<Revocations>,
         publisher: &Publisher,
-    ) -> Result<RunningHandover, String> {
-        self.try_take_over(hub, revocations, publisher)
-            .map_err(|error| format!("handover from the predecessor process failed: {error}"))
+    ) -> Result<RunningHandover, HubError> {
+        self.try_take_over(hub, revocations, publisher).map_err(|error| {
+            let text = format!("handover from the predecessor process failed: {error}");
+            HubError::new(HubErrorKind::Handover, text).with_source(error)
+        })
     }
 
     fn try_take_over(

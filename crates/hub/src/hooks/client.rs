@@ -24,6 +24,7 @@ use super::lane::{HookBacklog, HookLanes, LaneSlot};
 use super::messages;
 pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
+use crate::error::{HubError, HubErrorKind};
 use crate::model::HookKind;
 use crate::model::problem::{Problem, code};
 use crate::outgoing::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
@@ -137,7 +138,7 @@ impl HookClient {
         options: &'a HookOptions,
         urls: impl IntoIterator<Item = &'a str>,
         metrics: Arc<HookMetrics>,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, HubError> {
         options.check()?;
         let (mut endpoints, mut needs_tls) = (HashMap::new(), false);
         for url in urls {
@@ -155,10 +156,11 @@ impl HookClient {
             retries: options.retries,
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(|error| format!("thread of hooks: {error}"))?;
+        let fault = |error| HubError::caused(HubErrorKind::System, error).at("thread of hooks");
+        let runtime = runtime.map_err(fault)?;
         let thread = std::thread::Builder::new().name("hooks".to_owned());
         let spawned = thread.spawn(move || runtime.block_on(run(receiver, sender)));
-        spawned.map_err(|error| format!("thread of hooks: {error}"))?;
+        spawned.map_err(fault)?;
         let endpoints = Mutex::new(endpoints);
         Ok(Arc::new(Self { options: options.clone(), endpoints, metrics, jobs }))
     }

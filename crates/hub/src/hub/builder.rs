@@ -12,6 +12,7 @@ use crate::access::auth::options::{AuthError, AuthOptions};
 use crate::access::hosts::HostRules;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
+use crate::error::HubError;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
 use crate::hub::rules::{HubRules, check_compaction};
@@ -222,7 +223,8 @@ impl HubBuilder {
             return Err(BuildError::Pattern(bad.clone()));
         }
         if let Some(prefix) = &self.options.pusher_prefix {
-            pusher::check_prefix(prefix).map_err(BuildError::PusherPrefix)?;
+            let checked = pusher::check_prefix(prefix).map_err(HubError::setting);
+            checked.map_err(BuildError::PusherPrefix)?;
         }
         let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
@@ -232,7 +234,7 @@ impl HubBuilder {
             }
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
             if self.cluster.is_some() {
-                streams.check_shared().map_err(|why| BuildError::Cluster(why.to_owned()))?;
+                streams.check_shared().map_err(|why| BuildError::Cluster(HubError::setting(why)))?;
                 streams.shares_keys = true;
             }
         }
@@ -296,21 +298,21 @@ pub enum BuildError {
     /// The options of authorization are invalid.
     Auth(AuthError),
     /// The hooks cannot be started.
-    Hooks(String),
+    Hooks(HubError),
     /// A namespace contradicts another option.
-    Namespace(String),
+    Namespace(HubError),
     /// A topic pattern is invalid.
     Pattern(String),
     /// Keys are to be durable, a broker stores the streams, and no directory is named: a broker stores no keys.
     KeysAtBroker,
     /// A durable topic would have a compacted stream, which rejects its publications.
-    Compaction(String),
+    Compaction(HubError),
     /// The directory of the streams cannot be opened.
-    StreamDirectory(String),
+    StreamDirectory(HubError),
     /// The options do not fit a cluster.
-    Cluster(String),
+    Cluster(HubError),
     /// The prefix of paths of the Pusher protocol is invalid.
-    PusherPrefix(String),
+    PusherPrefix(HubError),
 }
 
 impl fmt::Display for BuildError {
@@ -318,7 +320,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Auth(error) => error.fmt(f),
             Self::Hooks(fault) => write!(f, "hooks: {fault}"),
-            Self::Namespace(fault) => f.write_str(fault),
+            Self::Namespace(fault) => fault.fmt(f),
             Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
             Self::KeysAtBroker => f.write_str("durable keys need a directory, also beside a broker"),
             Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
@@ -329,7 +331,21 @@ impl fmt::Display for BuildError {
     }
 }
 
-impl std::error::Error for BuildError {}
+impl std::error::Error for BuildError {
+    /// Returns the source of the fault that [`Display`](fmt::Display) prints.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Auth(error) => error.source(),
+            Self::Hooks(fault)
+            | Self::Namespace(fault)
+            | Self::Compaction(fault)
+            | Self::StreamDirectory(fault)
+            | Self::Cluster(fault)
+            | Self::PusherPrefix(fault) => fault.source(),
+            Self::Pattern(_) | Self::KeysAtBroker => None,
+        }
+    }
+}
 
 impl From<AuthError> for BuildError {
     fn from(error: AuthError) -> Self {

@@ -4,6 +4,7 @@ use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
 
 use crate::access::namespaces::order::{PatternSwitch, covers, order, overlap};
 use crate::access::namespaces::{Namespace, Namespaces};
+use crate::error::HubError;
 use crate::streams::follow;
 use crate::streams::options::StreamOptions;
 use crate::topics::TopicForm;
@@ -29,14 +30,14 @@ impl HubRules {
         histories: &[(String, usize)],
         chat_messages: usize,
         streams: Option<&mut StreamOptions>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let mut list = namespaces.list().to_vec();
         for (pattern, messages) in histories {
             match list.iter_mut().find(|known| known.pattern == *pattern) {
                 // The first one applies, as it always has.
                 Some(known) if known.history.is_some() && namespaces.history_of(pattern).is_none() => {}
                 Some(known) if known.history.is_some() => {
-                    return Err(format!("namespace {pattern:?}: its history is set by `history`, too"));
+                    return Err(contradiction(pattern, "its history is set by `history`, too"));
                 }
                 Some(known) => known.history = Some(*messages),
                 None => list.push(Namespace::new(pattern).with_history(*messages)),
@@ -57,11 +58,16 @@ impl HubRules {
     }
 }
 
+/// A namespace contradicts another option.
+fn contradiction(pattern: &str, why: &str) -> HubError {
+    HubError::setting(why).at(format_args!("namespace {pattern:?}"))
+}
+
 /// Checks that no durable topic has a compacted stream. Its publications, which have no keys, would be rejected.
 ///
 /// # Errors
 /// The patterns that match the same topics, and the option of each.
-pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions) -> Result<(), String> {
+pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions) -> Result<(), HubError> {
     // A broker compacts no stream.
     if streams.broker.is_some() {
         return Ok(());
@@ -79,10 +85,10 @@ pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions)
             } else {
                 "durable topics (streams.topics)"
             };
-            return Err(format!(
+            return Err(HubError::setting(format!(
                 "{compacted:?} matches topics of {durable:?} of the {option}: a compacted stream rejects their \
                  publications, which have no keys"
-            ));
+            )));
         }
     }
     Ok(())
@@ -98,11 +104,11 @@ impl Namespaces {
 fn durable_topics(
     list: &mut Vec<Namespace>,
     streams: Option<&mut StreamOptions>,
-) -> Result<PatternSwitch, String> {
+) -> Result<PatternSwitch, HubError> {
     let needs = |field: fn(&Namespace) -> Option<bool>, what: &str| {
         let found = list.iter().find(|namespace| field(namespace) == Some(true));
         found.map_or(Ok(()), |found| {
-            Err(format!("namespace {:?}: durable {what} need streams", found.pattern))
+            Err(contradiction(&found.pattern, &format!("durable {what} need streams")))
         })
     };
     let Some(streams) = streams else {
@@ -127,7 +133,7 @@ fn merge(
     list: &mut Vec<Namespace>,
     (patterns, exceptions): (&mut Vec<String>, &mut Vec<String>),
     (field, why): NamespaceSwitch<'_>,
-) -> Result<(), String> {
+) -> Result<(), HubError> {
     for pattern in patterns.iter() {
         let at = list.iter().position(|known| known.pattern == *pattern).unwrap_or_else(|| {
             list.push(Namespace::new(pattern));
@@ -135,7 +141,7 @@ fn merge(
         });
         let is_on = field(&mut list[at]);
         if *is_on == Some(false) {
-            return Err(format!("namespace {pattern:?}: {why}"));
+            return Err(contradiction(pattern, why));
         }
         *is_on = Some(true);
     }
@@ -227,7 +233,7 @@ mod tests {
         namespaces: Vec<Namespace>,
         histories: &[(&str, usize)],
         durable: Option<&[&str]>,
-    ) -> Result<(HubRules, Option<StreamOptions>), String> {
+    ) -> Result<(HubRules, Option<StreamOptions>), HubError> {
         let histories: Vec<_> =
             histories.iter().map(|(pattern, count)| ((*pattern).to_owned(), *count)).collect();
         let mut streams = durable.map(|patterns| {
@@ -305,10 +311,10 @@ mod tests {
         }
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
         let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
-        let error = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).err().unwrap();
+        let error = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).err().unwrap().to_string();
         assert!(error.contains("make its keys durable"), "{error}");
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(true)]).unwrap();
-        let error = HubRules::new(&namespaces, &[], 0, None).err().unwrap();
+        let error = HubRules::new(&namespaces, &[], 0, None).err().unwrap().to_string();
         assert!(error.contains("durable keys need streams"), "{error}");
     }
 
@@ -321,7 +327,7 @@ mod tests {
             ("make it durable", rules(durable(false), &[], Some(&["a"]))),
             ("set by `history`, too", rules(kept, &[("a", 2)], None)),
         ] {
-            let error = result.map(drop).unwrap_err();
+            let error = result.map(drop).unwrap_err().to_string();
             assert!(error.starts_with("namespace \"a\": ") && error.ends_with(fault), "{error}");
         }
         assert!(rules(durable(false), &[], None).is_ok());

@@ -2,6 +2,8 @@
 
 use sinews_server::{InvalidTopic, TopicName, TopicPattern};
 
+use crate::error::{HubError, HubErrorKind};
+
 /// First part of the topics that only the hub itself names.
 pub(crate) const RESERVED: &str = "$pusher";
 
@@ -36,20 +38,19 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 /// with this name only.
 ///
 /// # Errors
-/// The reason why no topic, or no topic but one that is called like the pattern, matches.
-pub fn check_pattern(pattern: &str) -> Result<(), String> {
+/// [`HubErrorKind::Pattern`], with the reason why no topic, or no topic but one that is called like the pattern, matches.
+pub fn check_pattern(pattern: &str) -> Result<(), HubError> {
+    let invalid = |text: String| Err(HubError::new(HubErrorKind::Pattern, text));
     if pattern.len() > NAME_MAX {
-        return Err(format!(
-            "a topic's name has at most {NAME_MAX} bytes, and the pattern has {}",
-            pattern.len()
-        ));
+        let length = pattern.len();
+        return invalid(format!("a topic's name has at most {NAME_MAX} bytes, and the pattern has {length}"));
     }
-    TopicPattern::parse(pattern).map_err(|error| error.to_string())?;
+    TopicPattern::parse(pattern).map_err(|error| HubError::caused(HubErrorKind::Pattern, error))?;
     if is_reserved(pattern) {
-        return Err(IS_RESERVED.to_owned());
+        return invalid(IS_RESERVED.to_owned());
     }
     match pattern.split('.').find(|part| part.len() > 1 && part.contains(['*', '>'])) {
-        Some(part) => Err(format!(
+        Some(part) => invalid(format!(
             "{part:?} would match the part {part:?} only: a wildcard is a whole part, `*`, or `>` at the end"
         )),
         None => Ok(()),

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::dial;
+use crate::error::{HubError, HubErrorKind};
 use crate::model::HookKind;
 use crate::outgoing::addresses::is_public;
 use crate::outgoing::options::HookUrl;
@@ -83,7 +84,7 @@ impl HookCredentials {
         needs_tls: bool,
         roots: Option<&[CertificateDer<'static>]>,
         secret: Option<&[u8]>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let tls = needs_tls.then(|| tls_connector(roots)).transpose()?;
         let key = secret.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret));
         Ok(Self { tls, key })
@@ -109,7 +110,7 @@ pub(crate) fn signature(key: &hmac::Key, body: &[u8]) -> String {
 ///
 /// # Errors
 /// No certificate is trusted.
-pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result<TlsConnector, String> {
+pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result<TlsConnector, HubError> {
     client_config(roots).map(|config| TlsConnector::from(Arc::new(config)))
 }
 
@@ -117,33 +118,36 @@ pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result
 ///
 /// # Errors
 /// The text has no certificate, or an invalid one.
-pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, HubError> {
+    let fault = |text: String| HubError::new(HubErrorKind::Certificates, text);
     let roots: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let roots = roots.map_err(|error| describe_pem_error(&error))?;
+    let roots = roots.map_err(|error| fault(describe_pem_error(&error)))?;
     if roots.is_empty() {
-        return Err("no certificate in PEM".to_owned());
+        return Err(fault("no certificate in PEM".to_owned()));
     }
     Ok(roots)
 }
 
-fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, String> {
+fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, HubError> {
+    let fault = |error: rustls::Error| HubError::caused(HubErrorKind::Certificates, error);
     let mut store = RootCertStore::empty();
     match roots {
         Some(roots) => {
             for root in roots {
-                store.add(root.clone()).map_err(|error| error.to_string())?;
+                store.add(root.clone()).map_err(fault)?;
             }
         }
         None => {
             store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if store.is_empty() {
-                return Err("the system has no trusted certificates".to_owned());
+                let text = "the system has no trusted certificates";
+                return Err(HubError::new(HubErrorKind::Certificates, text));
             }
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| error.to_string())?;
+    let config = config.map_err(fault)?;
     Ok(config.with_root_certificates(store).with_no_client_auth())
 }
 
@@ -292,7 +296,7 @@ mod tests {
     /// The requests of hooks, webhooks and key sets begin with these headers.
     #[test]
     fn requests_accept_json_and_key_sets_only() {
-        let transport = HookTransport::new(HookUrl::parse("http://localhost/hook").unwrap());
+        let transport = HookTransport::new(HookUrl::parse("url", "http://localhost/hook").unwrap());
         for method in [Method::GET, Method::POST] {
             let request = transport.request(method).body(()).unwrap();
             let accepted: Vec<_> = request.headers().get_all(ACCEPT).iter().collect();
@@ -306,10 +310,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
-        let parse = || HookUrl::parse(&url).unwrap();
+        let parse = || HookUrl::parse("url", &url).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let connect = |url| runtime.block_on(HookTransport::new(url).connect(None)).map(drop);
-        let text = connect(parse().public_only().unwrap()).unwrap_err();
+        let text = connect(parse().public_only("url").unwrap()).unwrap_err();
         assert!(text.ends_with("no address is public: set webhook_private to permit it"), "{text}");
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection");
         assert_eq!(connect(parse()), Ok(()));

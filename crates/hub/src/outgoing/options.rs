@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
+use hyper::http::uri::InvalidUri;
 use rustls::pki_types::CertificateDer;
 
+use crate::error::{HubError, HubErrorKind};
 use crate::outgoing::addresses::is_public;
 use crate::outgoing::http::{PERMIT_PRIVATE, trusted_certificates};
 
@@ -191,20 +193,21 @@ impl HookOptions {
     /// Sets the headers of the WebSocket's handshake that requests repeat, at most 32. Default: none.
     ///
     /// # Errors
-    /// A name is no name of a header, or one that the request itself has.
-    pub fn with_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+    /// [`HubErrorKind::Setting`]: a name is no name of a header, or one that the request itself has, or there are too many.
+    pub fn with_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, HubError> {
         for name in names {
-            let parsed =
-                HeaderName::try_from(name).map_err(|_| format!("{name:?} is not a header's name"))?;
+            let fault = |_| HubError::setting(format!("{name:?} is not a header's name"));
+            let parsed = HeaderName::try_from(name).map_err(fault)?;
             let own =
                 ["connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
             if own.contains(&parsed.as_str()) || parsed.as_str().starts_with("sinews-") {
-                return Err(format!("{name} is a header of the request itself"));
+                return Err(HubError::setting(format!("{name} is a header of the request itself")));
             }
             self.headers.push(parsed);
         }
         if self.headers.len() > HEADERS_MAX {
-            return Err(format!("{} headers exceed the limit of {HEADERS_MAX}", self.headers.len()));
+            let count = self.headers.len();
+            return Err(HubError::setting(format!("{count} headers exceed the limit of {HEADERS_MAX}")));
         }
         Ok(self)
     }
@@ -231,8 +234,8 @@ impl HookOptions {
     /// Trusts only these certificates, in PEM, for `https` URLs. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// The text has no certificate, or an invalid one.
-    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+    /// [`HubErrorKind::Certificates`]: the text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)
     }
@@ -246,23 +249,28 @@ impl HookOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// The invalid option, and its limit.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the signing key is too
+    /// short. [`HubErrorKind::Setting`]: another invalid option, and its limit.
+    pub fn check(&self) -> Result<(), HubError> {
+        let invalid = |text: String| Err(HubError::setting(text));
         self.urls().try_for_each(|url| parse_url(url).map(drop))?;
         if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
-            return Err(format!("timeout must be longer than zero and at most {} s", TIMEOUT_MAX.as_secs()));
+            return invalid(format!(
+                "timeout must be longer than zero and at most {} s",
+                TIMEOUT_MAX.as_secs()
+            ));
         }
         if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
-            return Err(format!("concurrency must be from 1 to {CONCURRENCY_MAX}"));
+            return invalid(format!("concurrency must be from 1 to {CONCURRENCY_MAX}"));
         }
         if self.queue == 0 || self.circuit_failures == 0 {
-            return Err("queue and circuit_failures must be at least 1".to_owned());
+            return invalid("queue and circuit_failures must be at least 1".to_owned());
         }
         match &self.signing_key {
-            Some(key) if key.len() < SIGNING_KEY_MIN => Err(format!(
+            Some(key) if key.len() < SIGNING_KEY_MIN => Err(HubError::key(format!(
                 "the signing key of {} bytes is too short (at least {SIGNING_KEY_MIN})",
                 key.len()
-            )),
+            ))),
             _ => Ok(()),
         }
     }
@@ -282,40 +290,45 @@ pub(crate) struct HookUrl {
     pub(crate) path: Uri,
 }
 
-/// Parses a URL.
+/// Parses the URL of a hook.
 ///
 /// # Errors
-/// The fault. It does not repeat the URL, which may have a secret.
-pub(crate) fn parse_url(url: &str) -> Result<HookUrl, String> {
-    HookUrl::parse(url).map_err(|fault| format!("the URL of a hook {fault}"))
+/// As [`HookUrl::parse`].
+pub(crate) fn parse_url(url: &str) -> Result<HookUrl, HubError> {
+    HookUrl::parse(HOOK_URL, url)
 }
 
+/// Names the URL of a hook in errors.
+const HOOK_URL: &str = "the URL of a hook";
+
 impl HookUrl {
-    /// Parses a URL.
+    /// Parses a URL, which errors call by this name.
     ///
     /// # Errors
-    /// The fault, which completes "the URL". It does not repeat the URL, which may have a secret.
-    pub(crate) fn parse(url: &str) -> Result<Self, String> {
+    /// The fault. It does not repeat the URL, which may have a secret.
+    pub(crate) fn parse(name: &str, url: &str) -> Result<Self, HubError> {
+        let fault = |what: &str| HubError::new(HubErrorKind::Url, format!("{name} {what}"));
         // A parser drops what follows the sign, which may be a part of a password.
         if url.contains('#') {
-            return Err("must have no fragment (#)".to_owned());
+            return Err(fault("must have no fragment (#)"));
         }
-        let uri: Uri = url.parse().map_err(|error| format!("is invalid: {error}"))?;
+        let invalid = |error: InvalidUri| fault(&format!("is invalid: {error}")).with_source(error);
+        let uri: Uri = url.parse().map_err(invalid)?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err("must begin with http:// or https://".to_owned()),
+            _ => return Err(fault("must begin with http:// or https://")),
         };
-        let authority = uri.authority().ok_or("has no host")?;
+        let authority = uri.authority().ok_or_else(|| fault("has no host"))?;
         if authority.as_str().contains('@') {
-            return Err("must have no user and password: sign the requests instead".to_owned());
+            return Err(fault("must have no user and password: sign the requests instead"));
         }
         if authority.host().is_empty() {
-            return Err("has no host".to_owned());
+            return Err(fault("has no host"));
         }
         let has_port = !authority.as_str().ends_with(authority.host());
         if has_port && authority.port_u16().is_none() {
-            return Err("has an invalid port".to_owned());
+            return Err(fault("has an invalid port"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -324,19 +337,20 @@ impl HookUrl {
             host,
             is_public_only: false,
             port: authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 }),
-            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| "has an invalid host")?,
-            path: path.parse().map_err(|_| "has an invalid path")?,
+            authority: HeaderValue::from_str(authority.as_str()).map_err(|_| fault("has an invalid host"))?,
+            path: path.parse().map_err(|_| fault("has an invalid path"))?,
         })
     }
 
     /// Rejects private and local addresses: of the host now, of its name when a connection is opened.
     ///
     /// # Errors
-    /// The fault, which completes "the URL".
-    pub(crate) fn public_only(mut self) -> Result<Self, String> {
+    /// The fault, with the name of the URL.
+    pub(crate) fn public_only(mut self, name: &str) -> Result<Self, HubError> {
         self.is_public_only = true;
         if self.host.parse().is_ok_and(|address| !is_public(address)) {
-            return Err(format!("has an address that is not public: {PERMIT_PRIVATE}"));
+            let fault = format!("{name} has an address that is not public: {PERMIT_PRIVATE}");
+            return Err(HubError::new(HubErrorKind::Url, fault));
         }
         Ok(self)
     }
@@ -347,7 +361,7 @@ impl HookTarget {
     ///
     /// # Errors
     /// The fault.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), HubError> {
         match self {
             Self::Off => Ok(()),
             Self::Url(url) => parse_url(url).map(drop),
@@ -383,7 +397,7 @@ mod tests {
             "http://app:secret/",
             "http://u:1#secret@app",
         ] {
-            let error = parse_url(bad).unwrap_err();
+            let error = parse_url(bad).unwrap_err().to_string();
             assert!(error.starts_with("the URL of a hook ") && !error.contains("secret"), "{bad}: {error}");
         }
     }
@@ -403,7 +417,7 @@ mod tests {
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }
-        assert_eq!(options().check(), Ok(()));
+        options().check().unwrap();
         for bad in ["Host", "a b", "Sinews-Signature", "content-length"] {
             assert!(options().with_headers([bad]).is_err(), "{bad}");
         }

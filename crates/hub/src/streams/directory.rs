@@ -12,6 +12,7 @@ use super::options::{BrokerIdentity, StreamOptions};
 use super::service::StreamService;
 use super::temporary::TemporaryDirectory;
 use crate::access::namespaces::order::PatternSwitch;
+use crate::error::{HubError, HubErrorKind};
 
 /// A directory of streams.
 enum StreamDirectory {
@@ -24,14 +25,14 @@ enum StreamDirectory {
 enum OpenDirectoryError {
     /// Another process has it open.
     Locked,
-    Failed(String),
+    Failed(HubError),
 }
 
 impl fmt::Display for OpenDirectoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Locked => f.write_str("another process has it open"),
-            Self::Failed(why) => f.write_str(why),
+            Self::Failed(why) => why.fmt(f),
         }
     }
 }
@@ -45,7 +46,7 @@ pub(crate) fn open(
     mut options: StreamOptions,
     max_message: usize,
     has_predecessor: bool,
-) -> Result<Arc<StreamService>, String> {
+) -> Result<Arc<StreamService>, HubError> {
     let of_keys = options.take_keys();
     let store = open_one(options, max_message, has_predecessor)?;
     if let Some(of_keys) = of_keys {
@@ -58,7 +59,7 @@ fn open_one(
     options: StreamOptions,
     max_message: usize,
     has_predecessor: bool,
-) -> Result<Arc<StreamService>, String> {
+) -> Result<Arc<StreamService>, HubError> {
     let directory = match options.directory() {
         Some(directory) => StreamDirectory::Configured(
             directory.to_owned(),
@@ -66,9 +67,7 @@ fn open_one(
         ),
         None => {
             let made = TemporaryDirectory::create();
-            StreamDirectory::Temporary(
-                made.map_err(|error| format!("{}: {error}", std::env::temp_dir().display()))?,
-            )
+            StreamDirectory::Temporary(made.map_err(|error| HubError::file(&std::env::temp_dir(), error))?)
         }
     };
     let (topics, keyed_topics) = (options.durable(), options.keyed());
@@ -86,9 +85,11 @@ fn open_one(
             let waiting = Arc::clone(&store);
             let thread = thread::Builder::new().name("streams".to_owned());
             let spawned = thread.spawn(move || take_over(&directory, max_streams, &waiting));
-            return spawned.map(|_| store).map_err(|error| error.to_string());
+            let fault = |error| HubError::caused(HubErrorKind::System, error);
+            return spawned.map(|_| store).map_err(fault);
         }
-        Err(why) => return Err(why.to_string()),
+        Err(OpenDirectoryError::Failed(why)) => return Err(why),
+        Err(locked) => return Err(HubError::new(HubErrorKind::File, locked.to_string())),
     }
     if let StreamDirectory::Temporary(made) = directory {
         store.own_directory(made);
@@ -111,7 +112,7 @@ impl StreamDirectory {
         let config = StreamsConfig::default().with_max_waiters(READERS_MAX).with_max_streams(max_streams);
         let (streams, _) = Streams::open(path, config).map_err(|error| match error {
             OpenError::Locked(_) => OpenDirectoryError::Locked,
-            error => OpenDirectoryError::Failed(error.to_string()),
+            error => OpenDirectoryError::Failed(HubError::caused(HubErrorKind::File, error)),
         })?;
         if let Self::Configured(_, broker) = self {
             check_marker(path, broker.as_ref(), &streams).map_err(OpenDirectoryError::Failed)?;
@@ -120,26 +121,27 @@ impl StreamDirectory {
     }
 }
 
-fn check_marker(path: &Path, broker: Option<&BrokerIdentity>, streams: &Streams) -> Result<(), String> {
+fn check_marker(path: &Path, broker: Option<&BrokerIdentity>, streams: &Streams) -> Result<(), HubError> {
     let marker = path.join(MARKER);
     let found = match fs::read_to_string(&marker) {
         Ok(found) => Some(found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(format!("{}: {error}", marker.display())),
+        Err(error) => return Err(HubError::file(&marker, error)),
     };
     let location = |found: &str| found.lines().next().unwrap_or_default().to_owned();
+    let foreign = |text: String| Err(HubError::new(HubErrorKind::File, text));
     match (found, broker) {
         (None, None) => Ok(()),
         (Some(found), Some(broker)) if found == broker.marker() => Ok(()),
-        (Some(found), _) => Err(format!(
+        (Some(found), _) => foreign(format!(
             "{} has a copy of the streams of {}: name that broker with --store, or remove the directory",
             path.display(),
             location(&found)
         )),
         (None, Some(broker)) if streams.count() == 0 => {
-            write_whole(&marker, &broker.marker()).map_err(|error| format!("{}: {error}", marker.display()))
+            write_whole(&marker, &broker.marker()).map_err(|error| HubError::file(&marker, error))
         }
-        (None, Some(_)) => Err(format!(
+        (None, Some(_)) => foreign(format!(
             "{} has streams that are not copies of a broker's: name another directory, and copy them with `sinews streams copy`",
             path.display()
         )),

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
-use sinews_server::TopicPattern;
 use tokio_rustls::TlsConnector;
 
 use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
-use crate::model::check_pattern;
+use crate::error::HubError;
 use crate::model::events::WebhookEventKind;
+use crate::model::{check_pattern, parse_patterns};
 use crate::outgoing::http::{HookTransport, tls_connector, trusted_certificates};
 use crate::outgoing::options::HookUrl;
 
@@ -160,8 +160,8 @@ impl WebhookOptions {
     /// Trusts only these certificates, in PEM, for an `https` URL. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// The text has no certificate, or an invalid one.
-    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)
     }
@@ -169,26 +169,35 @@ impl WebhookOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// The invalid option, and its limit.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the secret is too short.
+    /// [`HubErrorKind::Pattern`]: an invalid pattern of topics. [`HubErrorKind::Setting`]: another invalid option, and its
+    /// limit.
+    ///
+    /// [`HubErrorKind::Url`]: crate::HubErrorKind::Url
+    /// [`HubErrorKind::Key`]: crate::HubErrorKind::Key
+    /// [`HubErrorKind::Pattern`]: crate::HubErrorKind::Pattern
+    /// [`HubErrorKind::Setting`]: crate::HubErrorKind::Setting
+    pub fn check(&self) -> Result<(), HubError> {
+        let invalid = |text: String| Err(HubError::setting(text));
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         if !(1..=NAME_MAX).contains(&self.name.len()) || !self.name.bytes().all(is_name) {
-            return Err(format!("a name has 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"));
+            return invalid(format!("a name has 1 to {NAME_MAX} letters, digits, `-`, `_` and `.`"));
         }
-        HookUrl::parse(&self.url).map_err(|fault| format!("url {fault}"))?;
+        HookUrl::parse("url", &self.url)?;
         if let Some(bad) = self.events.iter().find(|event| WebhookEventKind::OF_CHANNELS.contains(event)) {
-            return Err(format!("events: only webhooks of apps receive {}", bad.name()));
+            return invalid(format!("events: only webhooks of apps receive {}", bad.name()));
         }
         if self.secret.len() < SECRET_MIN {
             let bytes = self.secret.len();
-            return Err(format!("the secret of {bytes} bytes is too short (at least {SECRET_MIN})"));
+            let fault = format!("the secret of {bytes} bytes is too short (at least {SECRET_MIN})");
+            return Err(HubError::key(fault));
         }
         let limits = &self.limits;
         if !(1..=BATCH_MAX).contains(&limits.batch) {
-            return Err(format!("batch must be from 1 to {BATCH_MAX}"));
+            return invalid(format!("batch must be from 1 to {BATCH_MAX}"));
         }
         if !(1..=QUEUE_MAX).contains(&limits.queue) {
-            return Err(format!("queue must be from 1 to {QUEUE_MAX}"));
+            return invalid(format!("queue must be from 1 to {QUEUE_MAX}"));
         }
         for (name, time, min, max) in [
             ("delay", limits.delay, Duration::ZERO, DELAY_MAX),
@@ -197,30 +206,23 @@ impl WebhookOptions {
             ("retry_time", limits.retry_time, Duration::ZERO, RETRY_TIME_MAX),
         ] {
             if time < min || time > max {
-                return Err(format!("{name} of {time:?} must be from {min:?} to {max:?}"));
+                return invalid(format!("{name} of {time:?} must be from {min:?} to {max:?}"));
             }
         }
-        self.patterns().map(drop)
-    }
-
-    fn patterns(&self) -> Result<Vec<TopicPattern<'static>>, String> {
-        let parse = |pattern: &String| {
-            let checked = check_pattern(pattern)
-                .and_then(|()| TopicPattern::parse(pattern.clone()).map_err(|error| error.to_string()));
-            checked.map_err(|error| format!("topics: {pattern:?}: {error}"))
-        };
-        self.topics.iter().map(parse).collect()
+        self.topics.iter().try_for_each(|pattern| {
+            check_pattern(pattern).map_err(|error| error.at(format_args!("topics: {pattern:?}")))
+        })
     }
 
     /// The target of the deliveries.
     ///
     /// # Errors
     /// The invalid option.
-    pub(crate) fn target(&self) -> Result<WebhookTarget, String> {
+    pub(crate) fn target(&self) -> Result<WebhookTarget, HubError> {
         self.check()?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
-        let filter = EventFilter::new(&self.events, self.patterns()?);
-        let parsed = HookUrl::parse(&self.url).map_err(|fault| format!("url {fault}"))?;
+        let filter = EventFilter::new(&self.events, parse_patterns(self.topics.clone()));
+        let parsed = HookUrl::parse("url", &self.url)?;
         let address = (&*self.name, &*self.url, parsed, self.roots.as_deref());
         WebhookTarget::new(address, filter, (self.limits, self.grace), Arc::new(JsonEncoder::new(key)))
     }
@@ -251,7 +253,7 @@ impl WebhookTarget {
         filter: EventFilter,
         (limits, grace): (DeliveryLimits, Duration),
         encoder: Arc<dyn WebhookEncoder>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let tls = parsed.is_tls.then(|| tls_connector(roots)).transpose()?;
         Ok(Self {
             name: name.into(),
@@ -275,7 +277,7 @@ impl WebhookTarget {
         filter: EventFilter,
         (has_batches, grace): (bool, Duration),
         encoder: Arc<dyn WebhookEncoder>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let mut limits = DeliveryLimits::default();
         if !has_batches {
             (limits.batch, limits.delay) = (1, Duration::ZERO);
@@ -299,17 +301,18 @@ impl WebhookTarget {
 ///
 /// # Errors
 /// The invalid webhook: a name is not unique, or there are too many.
-pub(crate) fn targets(all: &[WebhookOptions]) -> Result<Vec<WebhookTarget>, String> {
+pub(crate) fn targets(all: &[WebhookOptions]) -> Result<Vec<WebhookTarget>, HubError> {
     if all.len() > WEBHOOKS_MAX {
-        return Err(format!("{} webhooks exceed the limit of {WEBHOOKS_MAX}", all.len()));
+        let count = all.len();
+        return Err(HubError::setting(format!("{count} webhooks exceed the limit of {WEBHOOKS_MAX}")));
     }
     let mut targets: Vec<WebhookTarget> = Vec::with_capacity(all.len());
     for options in all {
-        let fault = |fault: &str| format!("webhook {:?}: {fault}", options.name);
-        if targets.iter().any(|target| target.name() == options.name) {
-            return Err(fault("the name is not unique"));
-        }
-        targets.push(options.target().map_err(|error| fault(&error))?);
+        let target = match targets.iter().any(|target| target.name() == options.name) {
+            true => Err(HubError::setting("the name is not unique")),
+            false => options.target(),
+        };
+        targets.push(target.map_err(|error| error.at(format_args!("webhook {:?}", options.name)))?);
     }
     Ok(targets)
 }
@@ -337,15 +340,15 @@ mod tests {
             (options().with_topics(["a.>.b"]), "topics: \"a.>.b\": "),
             (options().with_events([WebhookEventKind::CacheMiss]), "events: only webhooks of apps"),
         ] {
-            let error = bad.check().unwrap_err();
+            let error = bad.check().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert_eq!(options().with_topics(["chat.>"]).check(), Ok(()));
+        options().with_topics(["chat.>"]).check().unwrap();
         let twice = targets(&[options(), options()]).unwrap_err();
-        assert_eq!(twice, "webhook \"app\": the name is not unique");
+        assert_eq!(twice.to_string(), "webhook \"app\": the name is not unique");
         let many: Vec<_> =
             (0..65).map(|number| WebhookOptions::new(format!("a{number}"), "http://a/", [7; 32])).collect();
-        assert_eq!(targets(&many).unwrap_err(), "65 webhooks exceed the limit of 64");
+        assert_eq!(targets(&many).unwrap_err().to_string(), "65 webhooks exceed the limit of 64");
         assert!(!format!("{:?}", options()).contains('7'), "the secret is not shown");
     }
 }

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, observe_nodes};
+use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, HubErrorKind, observe_nodes};
 use sinews_server::StopHandle;
 use sinews_testkit::{TIMEOUT, assert_fields, until};
 
@@ -633,7 +633,8 @@ fn nodes_are_observed_from_outside() {
         assert!(observed.iter().all(|node| node.id.len() == 32 && !node.version.is_empty()));
     });
     let error = observe_nodes(&ClusterOptions::parse("nats://127.0.0.1:1").unwrap(), TIMEOUT).unwrap_err();
-    assert!(error.contains("127.0.0.1:1"), "{error}");
+    assert_eq!(error.kind(), HubErrorKind::Broker);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
 #[test]

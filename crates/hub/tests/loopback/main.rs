@@ -5,6 +5,7 @@ mod backend;
 mod broker;
 mod cluster;
 mod embed;
+mod errors;
 mod events;
 mod keys;
 mod presence;

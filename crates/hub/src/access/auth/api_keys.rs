@@ -10,6 +10,7 @@ use sinews_server::{Request, TopicPattern};
 
 use crate::access::auth::keys::read_text;
 use crate::access::auth::{bearer_of, same_credential};
+use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::brief;
 use crate::model::check_pattern;
 use crate::model::problem::{Problem, problem};
@@ -177,19 +178,21 @@ impl ApiKeys {
     /// No keys: all requests are rejected.
     ///
     /// # Errors
-    /// The system has no random numbers.
-    pub fn new() -> Result<Self, String> {
+    /// [`HubErrorKind::System`]: the system has no random numbers.
+    pub fn new() -> Result<Self, HubError> {
         let comparison = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new());
-        Ok(Self { comparison: comparison.map_err(|_| "the system has no random numbers")?, keys: Vec::new() })
+        let fault = |_| HubError::new(HubErrorKind::System, "the system has no random numbers");
+        Ok(Self { comparison: comparison.map_err(fault)?, keys: Vec::new() })
     }
 
     /// Adds a key with all rights.
     ///
     /// # Errors
-    /// The key is shorter than 32 bytes, or contains a space or a control character.
-    pub fn with_key(mut self, key: &str) -> Result<Self, String> {
-        let rights = ApiRights::parse("api.key", std::iter::once(ApiRight::Admin.name()))?;
-        self.add(key, rights)?;
+    /// [`HubErrorKind::Key`]: the key is shorter than 32 bytes, contains a space or a control character, or is one of too
+    /// many.
+    pub fn with_key(mut self, key: &str) -> Result<Self, HubError> {
+        let rights = ApiRights::parse("api.key", std::iter::once(ApiRight::Admin.name()));
+        rights.and_then(|rights| self.add(key, rights)).map_err(HubError::key)?;
         Ok(self)
     }
 
@@ -198,8 +201,9 @@ impl ApiKeys {
     /// lines that begin with `#` are ignored.
     ///
     /// # Errors
-    /// The file cannot be read, has no key, or has an invalid line, which the error names by its number.
-    pub fn with_file(mut self, path: &Path) -> Result<Self, String> {
+    /// [`HubErrorKind::File`]: the file cannot be read. [`HubErrorKind::Key`]: it has no key, or an invalid line, which the
+    /// error names by its number.
+    pub fn with_file(mut self, path: &Path) -> Result<Self, HubError> {
         let text = read_text(path)?;
         let before = self.keys.len();
         for (number, line) in text.lines().enumerate() {
@@ -207,10 +211,11 @@ impl ApiKeys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            self.add_line(line).map_err(|fault| format!("{}:{}: {fault}", path.display(), number + 1))?;
+            let place = || format!("{}:{}", path.display(), number + 1);
+            self.add_line(line).map_err(|fault| HubError::key(fault).at(place()))?;
         }
         if self.keys.len() == before {
-            return Err(format!("{}: the file has no key", path.display()));
+            return Err(HubError::key("the file has no key").at(path.display()));
         }
         Ok(self)
     }
@@ -305,7 +310,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), lines).unwrap();
         let path = file.path().display().to_string();
-        ApiKeys::new().unwrap().with_file(file.path()).map_err(|error| error.replace(&path, "keys"))
+        ApiKeys::new()
+            .unwrap()
+            .with_file(file.path())
+            .map_err(|error| error.to_string().replace(&path, "keys"))
     }
 
     #[test]

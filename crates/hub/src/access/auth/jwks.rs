@@ -21,6 +21,7 @@ use crate::access::auth::claimed_names::ClaimedNames;
 use crate::access::auth::fault::TokenFault;
 use crate::access::auth::jwks_options::{JwksOptions, JwksUrl};
 use crate::access::auth::keys::{KeySet, VerifyingKey, public_key_set};
+use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::brief;
 use crate::outgoing::http::{HookTransport, tls_connector};
 use crate::outgoing::options::HookUrl;
@@ -102,11 +103,11 @@ impl IssuerKeys {
     ///
     /// # Errors
     /// The invalid option.
-    pub(super) fn new(options: &JwksOptions) -> Result<Self, String> {
+    pub(super) fn new(options: &JwksOptions) -> Result<Self, HubError> {
         options.check()?;
         let mut sources = Vec::with_capacity(options.urls.len());
         for JwksUrl { issuer, url } in &options.urls {
-            let parsed = HookUrl::parse(url).map_err(|fault| format!("the URL of a key set {fault}"))?;
+            let parsed = HookUrl::parse("the URL of a key set", url)?;
             let tls = parsed.is_tls.then(|| tls_connector(options.roots.as_deref())).transpose()?;
             sources.push(Arc::new(IssuerKeySource {
                 issuer: issuer.clone(),
@@ -138,7 +139,7 @@ impl IssuerKeys {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn start(&self) -> Result<(), String> {
+    pub(super) fn start(&self) -> Result<(), HubError> {
         if self.sources.is_empty() {
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl IssuerKeys {
                 "the keys of tokens are fetched without TLS: the network between must be trusted"
             );
         }
-        let fault = |error: std::io::Error| format!("thread of key sets: {error}");
+        let fault = |error| HubError::caused(HubErrorKind::System, error).at("thread of key sets");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let runtime = runtime.map_err(fault)?;
         let sources = self.sources.clone();

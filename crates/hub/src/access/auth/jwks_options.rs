@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 
+use crate::error::HubError;
 use crate::outgoing::http::trusted_certificates;
 use crate::outgoing::options::HookUrl;
 
@@ -71,8 +72,8 @@ impl JwksOptions {
     /// Trusts only these certificates, in PEM, for `https` URLs. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// The text has no certificate, or an invalid one.
-    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, String> {
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)
     }
@@ -85,31 +86,33 @@ impl JwksOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// The invalid option.
-    pub fn check(&self) -> Result<(), String> {
+    /// [`HubErrorKind::Url`](crate::HubErrorKind::Url): an invalid URL, which the error does not repeat.
+    /// [`HubErrorKind::Setting`](crate::HubErrorKind::Setting): another invalid option, and its limit.
+    pub fn check(&self) -> Result<(), HubError> {
+        let invalid = |text: String| Err(HubError::setting(text));
         if self.urls.len() > ISSUERS_MAX {
-            return Err(format!("{} key sets exceed the limit of {ISSUERS_MAX}", self.urls.len()));
+            return invalid(format!("{} key sets exceed the limit of {ISSUERS_MAX}", self.urls.len()));
         }
         for (index, JwksUrl { issuer, url }) in self.urls.iter().enumerate() {
-            HookUrl::parse(url).map_err(|fault| format!("the URL of a key set {fault}"))?;
+            HookUrl::parse("the URL of a key set", url)?;
             match issuer {
                 None if self.urls.len() > 1 => {
-                    return Err("of several URLs, each needs its issuer: ISSUER=URL".to_owned());
+                    return invalid("of several URLs, each needs its issuer: ISSUER=URL".to_owned());
                 }
-                Some(issuer) if issuer.is_empty() => return Err("an issuer has no name".to_owned()),
+                Some(issuer) if issuer.is_empty() => return invalid("an issuer has no name".to_owned()),
                 Some(issuer) if issuer.trim() != issuer => {
-                    return Err(format!(
+                    return invalid(format!(
                         "the issuer {issuer:?} has blanks around it: no token has such a name"
                     ));
                 }
                 Some(issuer) if self.urls[..index].iter().any(|url| url.issuer.as_ref() == Some(issuer)) => {
-                    return Err(format!("the issuer {issuer:?} has two URLs"));
+                    return invalid(format!("the issuer {issuer:?} has two URLs"));
                 }
                 _ => {}
             }
         }
         if self.refresh < REFRESH_MIN || self.refresh > REFRESH_MAX {
-            return Err(format!(
+            return invalid(format!(
                 "the refresh of {:?} must be from {REFRESH_MIN:?} to {REFRESH_MAX:?}",
                 self.refresh
             ));
@@ -137,10 +140,10 @@ mod tests {
             (many, "17 key sets exceed the limit of 16"),
             (options().with_refresh(Duration::ZERO), "the refresh of 0ns must be"),
         ] {
-            let error = bad.check().unwrap_err();
+            let error = bad.check().unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
         }
         let two = options().with_issuer("a", "https://a/").with_issuer("b", "https://b/");
-        assert_eq!((two.check(), two.names_issuers()), (Ok(()), true));
+        assert!(two.check().is_ok() && two.names_issuers());
     }
 }

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use crate::access::auth::crypto;
 use crate::access::auth::jwks_options::JwksOptions;
 use crate::access::auth::pem::{self, RSA};
+use crate::error::HubError;
 use crate::model::brief::describe_json_error;
 
 /// A key and its algorithms.
@@ -66,11 +67,13 @@ impl TokenKeys {
     ///
     /// # Errors
     /// The fault of the file or the secret.
-    pub(crate) fn read(&self) -> Result<Vec<VerifyingKey>, String> {
+    pub(crate) fn read(&self) -> Result<Vec<VerifyingKey>, HubError> {
         let keys = match self {
             Self::Secret(secret) => vec![secret_key(secret.as_bytes(), None)?],
-            Self::SecretFile(path) => at(path, secret_file_keys(&read(path)?))?,
-            Self::PublicKeyFile(path) => vec![at(path, pem_key(&read(path)?))?],
+            Self::SecretFile(path) => {
+                secret_file_keys(&read(path)?).map_err(|error| error.at(path.display()))?
+            }
+            Self::PublicKeyFile(path) => vec![pem_key(path)?],
             Self::JwksFile(path) => read_key_set(path)?,
             Self::JwksUrls(_) => Vec::new(),
         };
@@ -81,8 +84,8 @@ impl TokenKeys {
 /// The bytes of a file with a secret, without the final line break that editors add.
 ///
 /// # Errors
-/// The file's name, and the error of reading it.
-pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+/// [`HubErrorKind::File`](crate::HubErrorKind::File), with the file's name and the error of reading it.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, HubError> {
     let mut secret = read(path)?;
     secret.truncate(without_line_break(&secret).len());
     Ok(secret)
@@ -92,8 +95,8 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
 ///
 /// # Errors
 /// The file's name, and the error of reading it.
-pub(super) fn read_text(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+pub(super) fn read_text(path: &Path) -> Result<String, HubError> {
+    fs::read_to_string(path).map_err(|error| HubError::file(path, error))
 }
 
 /// The bytes without one LF or CR LF at the end.
@@ -104,7 +107,7 @@ fn without_line_break(secret: &[u8]) -> &[u8] {
 
 /// The key without the final line break of its file, and a second key with it, if there is one: other programs sign
 /// with all bytes of the file.
-fn secret_file_keys(file: &[u8]) -> Result<Vec<VerifyingKey>, String> {
+fn secret_file_keys(file: &[u8]) -> Result<Vec<VerifyingKey>, HubError> {
     let secret = without_line_break(file);
     let key = secret_key(secret, None)?;
     if secret.len() == file.len() {
@@ -114,37 +117,35 @@ fn secret_file_keys(file: &[u8]) -> Result<Vec<VerifyingKey>, String> {
     Ok(vec![key, whole])
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
-}
-
-fn at<T>(path: &Path, result: Result<T, String>) -> Result<T, String> {
-    result.map_err(|error| format!("{}: {error}", path.display()))
+fn read(path: &Path) -> Result<Vec<u8>, HubError> {
+    fs::read(path).map_err(|error| HubError::file(path, error))
 }
 
 /// The algorithms for which a secret is long enough (RFC 7518 section 3.2).
 ///
 /// # Errors
-/// The secret is too short for HS256.
-pub fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, String> {
+/// [`HubErrorKind::Key`](crate::HubErrorKind::Key): the secret is too short for HS256.
+pub fn hmac_algorithms(secret: &[u8]) -> Result<Vec<Algorithm>, HubError> {
     let all = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
     let good: Vec<_> = all.into_iter().filter(|one| secret.len() >= crypto::secret_min(*one)).collect();
     if good.is_empty() {
-        return Err(format!(
+        return Err(HubError::key(format!(
             "the secret has {} bytes; HS256 requires 32 (create one with `openssl rand -hex 32`)",
             secret.len()
-        ));
+        )));
     }
     Ok(good)
 }
 
-fn secret_key(secret: &[u8], id: Option<String>) -> Result<VerifyingKey, String> {
+fn secret_key(secret: &[u8], id: Option<String>) -> Result<VerifyingKey, HubError> {
     Ok(VerifyingKey { id, algorithms: hmac_algorithms(secret)?, key: DecodingKey::from_secret(secret) })
 }
 
-fn pem_key(pem: &[u8]) -> Result<VerifyingKey, String> {
-    let (key, algorithms) =
-        pem::verifying_key(pem).ok_or("not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519")?;
+fn pem_key(path: &Path) -> Result<VerifyingKey, HubError> {
+    let (key, algorithms) = pem::verifying_key(&read(path)?).ok_or_else(|| {
+        let fault = "not a PEM public key of RSA, EC on P-256 or P-384, or Ed25519";
+        HubError::key(fault).at(path.display())
+    })?;
     Ok(VerifyingKey { id: None, algorithms, key })
 }
 
@@ -211,8 +212,8 @@ fn key_set(json: &[u8]) -> Result<KeySet, String> {
 }
 
 /// The keys of a file with a set; the log has the members that are no keys.
-fn read_key_set(path: &Path) -> Result<Vec<VerifyingKey>, String> {
-    let set = at(path, key_set(&read(path)?))?;
+fn read_key_set(path: &Path) -> Result<Vec<VerifyingKey>, HubError> {
+    let set = key_set(&read(path)?).map_err(|fault| HubError::key(fault).at(path.display()))?;
     if let Some(skipped) = set.skipped {
         tracing::warn!(file = %path.display(), "members of the key set are not used: {skipped}");
     }

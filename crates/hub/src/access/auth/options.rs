@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::access::auth::keys::TokenKeys;
+use crate::error::HubError;
 
 /// Tolerance for clocks that differ between the issuer of tokens and this server.
 const LEEWAY: Duration = Duration::from_secs(30);
@@ -93,27 +94,38 @@ impl Default for AuthOptions {
 }
 
 /// An invalid option of authorization.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum AuthError {
     /// The keys cannot be read or used.
-    Keys(String),
+    Keys(HubError),
     /// A pattern of [`AuthOptions::with_public_subscribe`] is invalid.
-    PublicSubscribe(String),
+    PublicSubscribe(HubError),
     /// A pattern of [`AuthOptions::with_public_publish`] is invalid.
-    PublicPublish(String),
+    PublicPublish(HubError),
     /// A topic of [`AuthOptions::with_personal_topics`] is invalid.
-    PersonalTopics(String),
+    PersonalTopics(HubError),
+}
+
+impl AuthError {
+    /// The fault of the option.
+    fn fault(&self) -> &HubError {
+        let (Self::Keys(fault)
+        | Self::PublicSubscribe(fault)
+        | Self::PublicPublish(fault)
+        | Self::PersonalTopics(fault)) = self;
+        fault
+    }
 }
 
 impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Keys(text)
-        | Self::PublicSubscribe(text)
-        | Self::PublicPublish(text)
-        | Self::PersonalTopics(text)) = self;
-        f.write_str(text)
+        self.fault().fmt(f)
     }
 }
 
-impl std::error::Error for AuthError {}
+impl std::error::Error for AuthError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.fault().source()
+    }
+}

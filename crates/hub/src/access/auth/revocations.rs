@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use self::file::RevocationFile;
 pub(crate) use self::file::RevocationStored;
 use crate::access::auth::rights::{Denied, Rights};
+use crate::error::HubError;
 use crate::model::stable_hash::{fnv, mix};
 
 /// Maximum number of revocations in effect.
@@ -138,7 +139,11 @@ impl Revocations {
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub(crate) fn store_in(self: &Arc<Self>, directory: &Path, has_predecessor: bool) -> Result<(), String> {
+    pub(crate) fn store_in(
+        self: &Arc<Self>,
+        directory: &Path,
+        has_predecessor: bool,
+    ) -> Result<(), HubError> {
         let file = RevocationFile::open(directory, self, has_predecessor)?;
         // A hub calls this once.
         let _ = self.file.set(file);

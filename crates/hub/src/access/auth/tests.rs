@@ -28,7 +28,10 @@ fn claims_that_are_null_are_absent() {
         let claims = claims.as_object().unwrap().clone();
         assert!(auth.rights_of_claims(claims).is_ok(), "{name}");
     }
-    assert_eq!(auth.verify(&signed(&json!({ "exp": null }))).unwrap_err(), "the token has no exp");
+    assert_eq!(
+        auth.verify(&signed(&json!({ "exp": null }))).unwrap_err().to_string(),
+        "the token has no exp"
+    );
     let unlimited = auth.rights_of_claims(json!({ "exp": null, "sub": "a" }).as_object().unwrap().clone());
     assert!(unlimited.is_ok_and(|rights| rights.deadline().is_none()));
 }
@@ -40,7 +43,10 @@ fn errors_of_claims_name_the_claim_and_repeat_no_value() {
         for bad in [json!(7), json!({}), json!([7]), json!(["a", null]), json!([["secret"]]), json!(true)] {
             let claims = json!({ "exp": now() + 60.0, name: bad });
             let expected = format!("{name} is not a string or a list of strings");
-            assert_eq!(auth.verify(&signed(&claims)).unwrap_err(), format!("the token's {expected}"));
+            assert_eq!(
+                auth.verify(&signed(&claims)).unwrap_err().to_string(),
+                format!("the token's {expected}")
+            );
             let claims = claims.as_object().unwrap().clone();
             assert_eq!(auth.rights_of_claims(claims).unwrap_err(), expected);
         }
@@ -54,7 +60,7 @@ fn errors_of_claims_name_the_claim_and_repeat_no_value() {
     ] {
         let mut claims = json!({ "exp": now() + 60.0 });
         claims[name] = bad;
-        assert_eq!(auth.verify(&signed(&claims)).unwrap_err(), format!("the token's {expected}"));
+        assert_eq!(auth.verify(&signed(&claims)).unwrap_err().to_string(), format!("the token's {expected}"));
         let claims = claims.as_object().unwrap().clone();
         assert_eq!(auth.rights_of_claims(claims).unwrap_err(), expected);
     }
@@ -64,7 +70,7 @@ fn errors_of_claims_name_the_claim_and_repeat_no_value() {
 fn token_is_not_valid_before_its_nbf() {
     let auth = auth();
     let verify = |nbf: f64| auth.verify(&signed(&json!({ "exp": now() + 900.0, "nbf": nbf })));
-    assert_eq!(verify(now() + 600.0).unwrap_err(), "the token is not valid yet (nbf)");
+    assert_eq!(verify(now() + 600.0).unwrap_err().to_string(), "the token is not valid yet (nbf)");
     for nbf in [0.0, -1.0, now() - 0.5, now() - 600.0] {
         assert!(verify(nbf).is_ok(), "{nbf}");
     }

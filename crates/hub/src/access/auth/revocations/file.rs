@@ -19,6 +19,7 @@ use futures_channel::oneshot;
 use ring::digest::{SHA256, digest};
 
 use crate::access::auth::revocations::{REVOCATIONS_MAX, Revocation, Revocations};
+use crate::error::HubError;
 
 /// Name of the file in the directory of the streams.
 const NAME: &str = "revocations";
@@ -66,9 +67,9 @@ impl RevocationFile {
         directory: &Path,
         revocations: &Arc<Revocations>,
         has_predecessor: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, HubError> {
         let path = directory.join(NAME);
-        let fault = |error: io::Error| format!("{}: {error}", path.display());
+        let fault = |error: io::Error| HubError::file(&path, error);
         let mut records = 0;
         let damaged_at = read(&path, |revocation| {
             records += 1;
@@ -340,7 +341,7 @@ mod tests {
             read.close_file();
         }
         fs::write(&file, "another program's file\n").unwrap();
-        let error = Arc::new(Revocations::default()).store_in(path, false).unwrap_err();
+        let error = Arc::new(Revocations::default()).store_in(path, false).unwrap_err().to_string();
         assert!(error.contains("no file of revocations"), "{error}");
     }
 
