@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::member::{Member, OwnPresence};
-use super::member_list::{JoinedMember, MemberCount};
 use super::noted::{NotedChanges, NotedMember};
+use super::present_members::{JoinedMember, MemberCount};
 use super::table::{Changed, PresenceTable, TopicMembers, cost};
 
 /// Changes of a server's own members ([`Publisher::take_own_presence`](crate::Publisher::take_own_presence)).

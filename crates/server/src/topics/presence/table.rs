@@ -11,8 +11,8 @@ use super::interval::PresenceIntervals;
 use super::member::{
     MEMBERS_MAX, Member, PresenceCount, PresenceError, PresenceMessage, PresenceSnapshot, PresenceUpdate,
 };
-use super::member_list::{JoinedMember, MemberCount, MemberList};
 use super::noted::NotedChanges;
+use super::present_members::{JoinedMember, MemberCount, PresentMembers};
 
 /// Encodes an update for its watchers.
 pub(crate) struct EncodeUpdate(EncodeFn);
@@ -75,7 +75,7 @@ pub(super) struct TopicMembers {
 /// What most topics lack: connections without a member are a number.
 #[derive(Debug)]
 pub(super) struct TopicDetails {
-    pub(super) members: MemberList,
+    pub(super) members: PresentMembers,
     /// Connections of other servers.
     pub(super) remote: usize,
     /// Restored connections without a member that have not returned yet.
@@ -85,7 +85,8 @@ pub(super) struct TopicDetails {
 }
 
 impl TopicDetails {
-    const NONE: Self = Self { members: MemberList::EMPTY, remote: 0, restored_anonymous: 0, changes: None };
+    const NONE: Self =
+        Self { members: PresentMembers::EMPTY, remote: 0, restored_anonymous: 0, changes: None };
 }
 
 /// Topic with a change, and when its worker has to publish an update, if no update is scheduled yet.
@@ -449,7 +450,7 @@ impl TopicMembers {
         self.details.get_or_insert_with(|| Box::new(TopicDetails::NONE))
     }
 
-    pub(super) fn members(&self) -> &MemberList {
+    pub(super) fn members(&self) -> &PresentMembers {
         &self.details().members
     }
 

@@ -9,7 +9,7 @@ use super::member::{
     CHANGE_TEXT, CHANGED_BYTES_MAX, Member, PresencePart, PresenceTransition, PresenceUpdate,
     TRANSITION_BYTES_MAX, TRANSITIONS_MAX,
 };
-use super::member_list::JoinedMember;
+use super::present_members::JoinedMember;
 use super::table::TopicMembers;
 
 impl TopicMembers {

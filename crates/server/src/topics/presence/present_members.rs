@@ -39,7 +39,7 @@ impl MemberCount {
 /// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
 /// smallest node has capacity for eleven.
 #[derive(Debug)]
-pub(super) enum MemberList {
+pub(super) enum PresentMembers {
     /// In order, without spare capacity.
     Few(Vec<(Arc<str>, JoinedMember)>),
     Many(BTreeMap<Arc<str>, JoinedMember>),
@@ -48,13 +48,13 @@ pub(super) enum MemberList {
 /// Maximum number of members in a list.
 const FEW: usize = 16;
 
-impl Default for MemberList {
+impl Default for PresentMembers {
     fn default() -> Self {
         Self::EMPTY
     }
 }
 
-impl MemberList {
+impl PresentMembers {
     pub(super) const EMPTY: Self = Self::Few(Vec::new());
 
     pub(super) fn len(&self) -> usize {
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn rosters_of_all_sizes_are_maps_in_order() {
-        let (mut members, mut expected) = (MemberList::default(), BTreeMap::new());
+        let (mut members, mut expected) = (PresentMembers::default(), BTreeMap::new());
         let mut state = 7_u64;
         for step in 0..4_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn small_rosters_have_no_spare_capacity() {
-        let mut members = MemberList::default();
-        let capacity = |members: &MemberList| match members {
-            MemberList::Few(list) => Some(list.capacity()),
-            MemberList::Many(_) => None,
+        let mut members = PresentMembers::default();
+        let capacity = |members: &PresentMembers| match members {
+            PresentMembers::Few(list) => Some(list.capacity()),
+            PresentMembers::Many(_) => None,
         };
         for number in 0..FEW {
             members.insert(number.to_string().into(), member(1));
