@@ -9,7 +9,7 @@ use sinews_engine::ConnId;
 use sinews_proto::CloseCode;
 use sinews_session::{Closed, Fragment, Payload, Prepared, Tx};
 
-use crate::subscriber::SubscriberState;
+use crate::subscriber::{SubscriberState, TopicMessage};
 use crate::tasks::Tasks;
 use crate::topics::{
     DatagramQueue, DroppedMessages, InvalidTopic, KeyError, KeySubscription, KeyWrite, KeyWritten,
@@ -421,7 +421,8 @@ impl<'a> Context<'a> {
         };
         let message = make(None);
         let rule = self.topics.rule(here);
-        self.subscriber.deliver(&mut self.tx, self.topics, (here, rule), (&message, 0));
+        let delivered = TopicMessage { topic: here, rule, message: &message, sequence: 0 };
+        self.subscriber.deliver(&mut self.tx, self.topics, delivered);
         let others = options.except(self.subscriber_id());
         Ok(own + self.topics.publish_resolved(resolved, topic, |_| message, others))
     }

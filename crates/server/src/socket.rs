@@ -16,9 +16,9 @@ use crate::handler::{Context, Handler};
 use crate::limits::RateLimit;
 use crate::metrics::limit::Limit;
 use crate::shared::{Services, WorkerShared};
-use crate::subscriber::SubscriberState;
+use crate::subscriber::{SubscriberState, TopicMessage};
 use crate::timer::NEVER;
-use crate::topics::{DatagramQueue, DropReason, KeyedDelivery, RuleId};
+use crate::topics::{DatagramQueue, DropReason, KeyedDelivery};
 
 /// Negotiated connection that becomes a socket.
 pub(crate) struct AcceptedUpgrade {
@@ -187,7 +187,8 @@ impl WebSocketConn {
         let (kind, payload) = match split_datagram(datagram, max) {
             Ok(message) => message,
             Err(fault) => {
-                self.start_close(fault, shared);
+                let (code, reason) = fault;
+                self.start_close(code, reason, shared);
                 return true;
             }
         };
@@ -254,15 +255,10 @@ impl WebSocketConn {
 
     /// Delivers a message of a topic.
     #[inline]
-    pub(crate) fn deliver(
-        &mut self,
-        of: (usize, RuleId),
-        message: (&Prepared, u64),
-        shared: &mut WorkerShared,
-    ) {
+    pub(crate) fn deliver(&mut self, message: TopicMessage<'_>, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
         let mut tx = self.session.tx(resources, services.now);
-        self.state.subscriber.deliver(&mut tx, &mut services.topics, of, message);
+        self.state.subscriber.deliver(&mut tx, &mut services.topics, message);
         self.session.after_tx(resources, services.now);
     }
 
@@ -280,7 +276,7 @@ impl WebSocketConn {
         let dropped = self.session.take_dropped();
         if dropped > 0 {
             let backlog = self.state.subscriber.backlog.get_or_insert_default();
-            backlog.note_drop(None, DropReason::Oldest, (dropped.into(), 0));
+            backlog.note_drop(None, DropReason::Oldest, dropped.into(), 0);
         }
         // First: after the refill, the queue has no capacity for the handler's reports.
         self.report_drops(conn, shared);
@@ -338,16 +334,17 @@ impl WebSocketConn {
     /// Starts the closing handshake of a server that stops, after all queued publications.
     pub(crate) fn go_away(&mut self, shared: &mut WorkerShared) {
         self.flush(shared);
-        self.start_close(self.state.handler.stop_code(), shared);
+        let (code, reason) = self.state.handler.stop_code();
+        self.start_close(code, reason, shared);
     }
 
     /// Closes the message stream of the server in a session whose client has opened one.
     pub(crate) fn close_replaced(&mut self, shared: &mut WorkerShared) {
-        self.start_close((CloseCode::NORMAL, "the client has opened a stream"), shared);
+        self.start_close(CloseCode::NORMAL, "the client has opened a stream", shared);
     }
 
     /// Starts the closing handshake, unless the connection is closing already.
-    fn start_close(&mut self, (code, reason): (CloseCode, &str), shared: &mut WorkerShared) {
+    fn start_close(&mut self, code: CloseCode, reason: &str, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
         let _ = self.session.tx(resources, services.now).close(code, reason);
         self.session.after_tx(resources, services.now);

@@ -7,6 +7,16 @@ use sinews_session::{Prepared, Tx};
 use crate::peer::PeerAddress;
 use crate::topics::{Backlog, Delivery, KeyedDelivery, RuleId, Topics, is_ready, is_ready_for_keys};
 
+/// A message of a topic for one subscriber.
+#[derive(Clone, Copy)]
+pub(crate) struct TopicMessage<'a> {
+    pub(crate) topic: usize,
+    pub(crate) rule: RuleId,
+    pub(crate) message: &'a Prepared,
+    /// Its sequence, if the topic has history.
+    pub(crate) sequence: u64,
+}
+
 /// Part of a socket that its handler reaches through [`Context`](crate::Context).
 #[derive(Debug)]
 pub(crate) struct SubscriberState {
@@ -42,19 +52,14 @@ impl SubscriberState {
 
     /// Delivers a message of a topic with a rule, and its sequence: at once, unless the connection is slow.
     #[inline]
-    pub(crate) fn deliver(
-        &mut self,
-        tx: &mut Tx<'_>,
-        topics: &mut Topics,
-        (topic, rule): (usize, RuleId),
-        (message, sequence): (&Prepared, u64),
-    ) {
+    pub(crate) fn deliver(&mut self, tx: &mut Tx<'_>, topics: &mut Topics, delivered: TopicMessage<'_>) {
+        let TopicMessage { rule, message, .. } = delivered;
         if self.backlog.is_none() && is_ready(tx, rule) {
             // A closing connection gets no more messages.
             let queued = tx.queue_prepared(message, rule != RuleId::NONE).is_ok();
             topics.counters.delivered += u64::from(queued);
         } else {
-            self.defer_delivery(tx, topics, (topic, rule), (message, sequence));
+            self.defer_delivery(tx, topics, delivered);
         }
     }
 
@@ -81,13 +86,8 @@ impl SubscriberState {
     }
 
     #[cold]
-    fn defer_delivery(
-        &mut self,
-        tx: &mut Tx<'_>,
-        topics: &mut Topics,
-        (topic, rule): (usize, RuleId),
-        (message, sequence): (&Prepared, u64),
-    ) {
+    fn defer_delivery(&mut self, tx: &mut Tx<'_>, topics: &mut Topics, delivered: TopicMessage<'_>) {
+        let TopicMessage { topic, rule, message, sequence } = delivered;
         if let Some(datagrams) = self.backlog.as_mut().and_then(|backlog| backlog.datagrams.as_mut()) {
             let Some((name, _, counters)) = topics.policy(topic) else { return };
             if !tx.is_open() || datagrams.offer(name, message, tx.config().max_outbound(), counters) {

@@ -184,7 +184,7 @@ impl Publisher {
         filter: Option<&str>,
         limit: usize,
     ) -> Result<KeyPage, KeyError> {
-        keyed_page(&self.directory.keyed, topic, (after, filter), limit, self.keyed_notifier())
+        keyed_page(&self.directory.keyed, topic, after, filter, limit, self.keyed_notifier())
     }
 
     /// Applies a change of a key that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.

@@ -16,6 +16,7 @@ use super::Worker;
 use super::conn::{ClientConn, ConnProtocol};
 use super::delivery::PartialDelivery;
 use super::runs::RUN_MAX;
+use crate::subscriber::TopicMessage;
 use crate::topics::{Publication, RuleId};
 
 impl Worker {
@@ -272,7 +273,8 @@ impl Worker {
         let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else { return };
         for (Publication { topic, message, sequence, .. }, rule) in publications {
             shared.services.counters.deliveries.add(1);
-            websocket.deliver((*topic, rule), (message, *sequence), shared);
+            let (topic, sequence) = (*topic, *sequence);
+            websocket.deliver(TopicMessage { topic, rule, message, sequence }, shared);
         }
         self.settle_one(io, conn);
     }

@@ -244,7 +244,7 @@ impl Topics {
                     let first = std::mem::replace(&mut replay.next, ring.first());
                     self.counters.expired += expired;
                     let name = replay.entry.name.clone();
-                    backlog.note_drop(Some(name), DropReason::Expired, (expired, first));
+                    backlog.note_drop(Some(name), DropReason::Expired, expired, first);
                 }
                 let kept = ring.from(replay.next).take(REPLAY_STEP);
                 kept.map(|(sequence, message, _)| (sequence, message.clone())).collect()

@@ -60,7 +60,7 @@ impl Topics {
         filter: Option<&str>,
         limit: usize,
     ) -> Result<KeyPage, KeyError> {
-        page(&self.directory.keyed, topic, (after, filter), limit, self.keyed_notifier())
+        page(&self.directory.keyed, topic, after, filter, limit, self.keyed_notifier())
     }
 
     pub(crate) fn subscribe_keys(

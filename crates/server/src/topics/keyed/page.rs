@@ -12,12 +12,13 @@ pub(super) const PAGE_MAX: usize = 1_000;
 pub(crate) fn page(
     table: &KeyedTable,
     topic: &str,
-    (after, filter): (Option<&str>, Option<&str>),
+    after: Option<&str>,
+    filter: Option<&str>,
     limit: usize,
     notifier: Notifier<'_>,
 ) -> Result<KeyPage, KeyError> {
     if filter.is_some_and(|filter| name::check_subscription(filter).is_err()) {
         return Err(KeyError::Filter);
     }
-    Ok(table.page(topic, (after, filter), limit.min(PAGE_MAX), notifier))
+    Ok(table.page(topic, after, filter, limit.min(PAGE_MAX), notifier))
 }

@@ -208,7 +208,8 @@ impl Drop for SnapshotCharge {
 impl SharedSnapshot {
     /// Creates a snapshot with its first reader.
     pub(super) fn begin(
-        (position, cursor): (Position, u64),
+        position: Position,
+        cursor: u64,
         keys: Vec<KeyChange>,
         memory: &Arc<SnapshotMemory>,
     ) -> SnapshotReader {
@@ -270,7 +271,8 @@ impl SharedSnapshot {
     fn shared_part(
         &self,
         topic: &str,
-        (parts, next): (usize, usize),
+        parts: usize,
+        next: usize,
         encode: &EncodeKeys,
     ) -> Result<(Prepared, usize, bool), Discarded> {
         let mut content = self.lock();
@@ -281,7 +283,7 @@ impl SharedSnapshot {
         let end = next + part_len(keys[next..].iter());
         let is_last = end == keys.len();
         // Encoded with the lock, so once: other readers of the snapshot need the same part.
-        let part = self.encode(topic, (parts, is_last), &keys[next..end], encode);
+        let part = self.encode(topic, parts, is_last, &keys[next..end], encode);
         // The message, and its encoding for a kind of connection.
         charge.add_part(PART_COST + 2 * part.payload().len());
         encoded.insert(parts, (part.clone(), end));
@@ -294,7 +296,8 @@ impl SharedSnapshot {
     fn filtered_part(
         &self,
         topic: &str,
-        (parts, next): (usize, usize),
+        parts: usize,
+        next: usize,
         filter: &str,
         encode: &EncodeKeys,
     ) -> Result<(Prepared, usize, bool), Discarded> {
@@ -303,14 +306,15 @@ impl SharedSnapshot {
         let count = part_len(found().map(|(_, key)| key));
         let changes: Vec<KeyChange> = found().take(count).map(|(_, key)| key.clone()).collect();
         let following = found().nth(count).map(|(at, _)| at);
-        let part = self.encode(topic, (parts, following.is_none()), &changes, encode);
+        let part = self.encode(topic, parts, following.is_none(), &changes, encode);
         Ok((part, following.unwrap_or(keys.len()), following.is_none()))
     }
 
     fn encode(
         &self,
         topic: &str,
-        (parts, is_last): (usize, bool),
+        parts: usize,
+        is_last: bool,
         changes: &[KeyChange],
         encode: &EncodeKeys,
     ) -> Prepared {
@@ -358,10 +362,9 @@ impl SnapshotReader {
         filter: Option<&str>,
         encode: &EncodeKeys,
     ) -> Result<(Prepared, bool), Discarded> {
-        let at = (self.parts, self.next);
         let (part, next, is_last) = match filter {
-            None => self.snapshot.shared_part(topic, at, encode)?,
-            Some(filter) => self.snapshot.filtered_part(topic, at, filter, encode)?,
+            None => self.snapshot.shared_part(topic, self.parts, self.next, encode)?,
+            Some(filter) => self.snapshot.filtered_part(topic, self.parts, self.next, filter, encode)?,
         };
         self.parts += 1;
         self.next = next;

@@ -157,7 +157,7 @@ impl KeyedTable {
         let home = topics.by_name.len() % self.threads.max(1);
         let log = self.log.as_ref().filter(|log| log.0.stores(name));
         let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.epoch(&epoch_name(name)));
-        let topic = Arc::new(KeyedTopic::new(name, epoch, (self.threads, home), &self.snapshots));
+        let topic = Arc::new(KeyedTopic::new(name, epoch, self.threads, home, &self.snapshots));
         topic.lock().freeze(topics.frozen);
         if self.replication.is_some() {
             topic.lock().set_role(KeyRole::Unowned);
@@ -356,7 +356,8 @@ impl KeyedTable {
     pub(crate) fn page(
         &self,
         name: &str,
-        (after, filter): (Option<&str>, Option<&str>),
+        after: Option<&str>,
+        filter: Option<&str>,
         keys_max: usize,
         notifier: Notifier<'_>,
     ) -> KeyPage {

@@ -62,7 +62,8 @@ impl KeyedTopic {
     pub(super) fn new(
         name: &str,
         epoch: u64,
-        (threads, home): (usize, usize),
+        threads: usize,
+        home: usize,
         snapshots: &Arc<SnapshotMemory>,
     ) -> Self {
         Self {
@@ -147,7 +148,7 @@ impl KeyedTopic {
         if let Some(known) = last.take() {
             known.replace();
         }
-        let reader = SharedSnapshot::begin((position, cursor), keys, &self.snapshots);
+        let reader = SharedSnapshot::begin(position, cursor, keys, &self.snapshots);
         *last = Some(Arc::clone(reader.snapshot()));
         SnapshotStart::Parts(reader)
     }

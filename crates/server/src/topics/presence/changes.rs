@@ -138,8 +138,10 @@ impl PresenceChanges {
     /// earliest.
     pub(super) fn take(
         &mut self,
-        (version, connections): (u64, usize),
-        (now, interval): (Instant, Duration),
+        version: u64,
+        connections: usize,
+        now: Instant,
+        interval: Duration,
     ) -> TakenChanges {
         self.scheduled = false;
         self.bytes = 0;

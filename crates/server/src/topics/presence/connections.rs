@@ -67,7 +67,7 @@ impl Topics {
                     return Err(PresenceError::TooManyTopics);
                 }
                 let name = self.index_of(topic).map(|index| &self.topics[index].entry.name);
-                let mut changed = self.directory.presence.join_named((topic, name), member.as_ref(), now)?;
+                let mut changed = self.directory.presence.join_named(topic, name, member.as_ref(), now)?;
                 // The former member of this connection leaves in the same update.
                 if let Some(count) = self.leave_table(topic, conn, now) {
                     changed.count = count;

@@ -60,7 +60,7 @@ impl PresenceTable {
             details.remote = details.remote.saturating_add_signed(connections);
             for (at, (member, delta)) in members.iter().enumerate() {
                 topic.begin_member(at);
-                if topic.adjust(member, *delta, (&mut bytes, bytes_max)) {
+                if topic.adjust(member, *delta, &mut bytes, bytes_max) {
                     adjusted.push(member);
                 }
             }
@@ -94,7 +94,7 @@ impl super::table::TableState {
 impl TopicMembers {
     /// Adds connections of a member at another server, or removes them. Returns `false` for a new member beyond the
     /// memory limit.
-    fn adjust(&mut self, member: &Member, delta: isize, (bytes, bytes_max): (&mut usize, usize)) -> bool {
+    fn adjust(&mut self, member: &Member, delta: isize, bytes: &mut usize, bytes_max: usize) -> bool {
         let Some(known) = self.details_mut().members.get_mut(&member.id) else {
             let Ok(connections @ 1..) = usize::try_from(delta) else { return true };
             let cost = cost(&member.id, &member.info);

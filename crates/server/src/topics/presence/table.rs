@@ -131,13 +131,14 @@ impl PresenceTable {
         member: Option<&Member>,
         now: Instant,
     ) -> Result<Changed, PresenceError> {
-        self.join_named((topic, None), member, now)
+        self.join_named(topic, None, member, now)
     }
 
     /// Adds a connection of a member, or without one. If there is a known copy of the topic's name, a new topic shares it.
     pub(crate) fn join_named(
         &self,
-        (topic, known_name): (&str, Option<&Arc<str>>),
+        topic: &str,
+        known_name: Option<&Arc<str>>,
         member: Option<&Member>,
         now: Instant,
     ) -> Result<Changed, PresenceError> {
@@ -252,7 +253,7 @@ impl PresenceTable {
         let mut state = self.lock();
         let paused = state.paused;
         let name = state.topics.get_key_value(topic)?.0.clone();
-        state.topics.get_mut(topic)?.take_update(name, (now, interval)).filter(|_| !paused)
+        state.topics.get_mut(topic)?.take_update(name, now, interval).filter(|_| !paused)
     }
 
     pub(crate) fn count(&self, topic: &str) -> PresenceCount {

@@ -17,11 +17,12 @@ impl TopicMembers {
     pub(super) fn take_update(
         &mut self,
         topic: Arc<str>,
-        (now, interval): (Instant, PresenceInterval),
+        now: Instant,
+        interval: PresenceInterval,
     ) -> Option<PresenceUpdate> {
         let count = self.count();
         let interval = interval.for_watchers(self.changes()?.watchers);
-        let mut taken = self.changes_mut()?.take((count.version, count.connections), (now, interval));
+        let mut taken = self.changes_mut()?.take(count.version, count.connections, now, interval);
         let mut update = PresenceUpdate {
             topic,
             count,

@@ -188,7 +188,7 @@ impl Backlog {
             match limits.slow {
                 SlowConsumer::DropNewest => {
                     counters.dropped_newest += 1;
-                    return self.note_drop(Some(topic.clone()), DropReason::Newest, (1, sequence));
+                    return self.note_drop(Some(topic.clone()), DropReason::Newest, 1, sequence);
                 }
                 SlowConsumer::Close(..) => {
                     counters.closed_slow += 1;
@@ -199,12 +199,12 @@ impl Backlog {
             }
         }
         if !is_replaced {
-            queue.push(self.order, (topic, message, sequence), conflates);
+            queue.push(self.order, topic, message, sequence, conflates);
             self.order += 1;
         }
         while let Some(oldest) = self.queues[index].pop_excess(&limits) {
             counters.dropped_oldest += 1;
-            self.note_drop(Some(oldest.topic), DropReason::Oldest, (1, oldest.sequence));
+            self.note_drop(Some(oldest.topic), DropReason::Oldest, 1, oldest.sequence);
         }
     }
 
@@ -213,7 +213,8 @@ impl Backlog {
         &mut self,
         topic: Option<Arc<str>>,
         reason: DropReason,
-        (messages, first): (u64, u64),
+        messages: u64,
+        first: u64,
     ) {
         self.add_unreported(DroppedMessages { topic, reason, messages, first }, false);
     }
@@ -280,7 +281,7 @@ impl Backlog {
             };
             while let Some(removed) = self.queues[index].pop() {
                 *count += 1;
-                self.note_drop(Some(removed.topic), reason, (1, removed.sequence));
+                self.note_drop(Some(removed.topic), reason, 1, removed.sequence);
             }
         }
         let conflates =
@@ -379,7 +380,7 @@ impl RuleQueue {
         fits && self.waiting.len() < limits.messages
     }
 
-    fn push(&mut self, order: u64, (topic, message, sequence): (&Arc<str>, &Prepared, u64), conflates: bool) {
+    fn push(&mut self, order: u64, topic: &Arc<str>, message: &Prepared, sequence: u64, conflates: bool) {
         if conflates {
             self.positions.insert(topic.clone(), self.removed + self.waiting.len() as u64);
         }

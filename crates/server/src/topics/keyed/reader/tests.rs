@@ -121,7 +121,7 @@ impl World {
     fn sharing(memory: Arc<SnapshotMemory>) -> Self {
         let encoded = Arc::new(AtomicUsize::new(0));
         Self {
-            topic: KeyedTopic::new("t", 1, (1, 0), &memory),
+            topic: KeyedTopic::new("t", 1, 1, 0, &memory),
             encode: encoder(Arc::clone(&encoded)),
             memory,
             encoded,
@@ -435,7 +435,7 @@ fn stalled_subscribers_of_a_busy_topic_discard_no_snapshots_of_others() {
 fn threads_that_begin_at_once_share_a_snapshot() {
     const THREADS: usize = 4;
     let (memory, encoded) = (SnapshotMemory::new(usize::MAX), Arc::new(AtomicUsize::new(0)));
-    let (topic, encode) = (KeyedTopic::new("t", 1, (1, 0), &memory), encoder(Arc::clone(&encoded)));
+    let (topic, encode) = (KeyedTopic::new("t", 1, 1, 0, &memory), encoder(Arc::clone(&encoded)));
     let limits = WriteLimits { config: KeyedConfig::default(), left: usize::MAX, client_left: usize::MAX };
     for round in 0..20 {
         for key in 0..1_000 {

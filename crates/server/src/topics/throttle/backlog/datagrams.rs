@@ -67,7 +67,7 @@ impl DatagramQueue {
         if self.queue.replace(topic, message, 0) {
             counters.conflated += 1;
         } else {
-            self.queue.push(0, (topic, message, 0), true);
+            self.queue.push(0, topic, message, 0, true);
         }
         let slow = &SlowConsumer::Conflate;
         let limits = QueueLimits { slow, messages: DATAGRAM_TOPICS_MAX, bytes: max_bytes };
