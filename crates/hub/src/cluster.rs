@@ -496,7 +496,7 @@ impl OtherNodes for Cluster {
     fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool) {
         let (kind, payload) = content.parts();
         let audience = if to_all { Audience::AllNodes } else { Audience::Subscribers };
-        self.outbox.push(topic, audience, (kind, &payload, exclude));
+        self.outbox.push(topic, audience, kind, &payload, exclude);
     }
 
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {

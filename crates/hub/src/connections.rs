@@ -212,7 +212,8 @@ impl ConnectionRegistry {
         self: &Arc<Self>,
         path: ConnectionPath,
         rights: &Rights,
-        (subscriber, waker): (SubscriberId, Waker),
+        subscriber: SubscriberId,
+        waker: Waker,
     ) -> RegisteredConnection {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut state = self.lock();
@@ -629,7 +630,7 @@ mod tests {
     fn connections_are_found_until_they_are_dropped() {
         let registry = Arc::new(ConnectionRegistry::default());
         let register = |rights: &Rights| {
-            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+            registry.register(ConnectionPath::Protocol, rights, subscriber(), Waker::noop().clone())
         };
         let (anna, ben) = (Rights::for_subject("anna"), Rights::for_subject("ben"));
         let connections = [register(&anna), register(&Rights::all()), register(&anna), register(&ben)];
@@ -663,11 +664,8 @@ mod tests {
     #[test]
     fn rights_that_were_revoked_since_their_verification_are_denied() {
         let registry = Arc::new(ConnectionRegistry::default());
-        let connection = registry.register(
-            ConnectionPath::Protocol,
-            &Rights::all(),
-            (subscriber(), Waker::noop().clone()),
-        );
+        let connection =
+            registry.register(ConnectionPath::Protocol, &Rights::all(), subscriber(), Waker::noop().clone());
         let revocations = Revocations::default();
         let [first, second] = ["one", "two"].map(|id| Rights::for_token("anna", id, None));
         let revocation = |id: &str| Revocation::new(RevokedTokens::WithId(id.into()), f64::MAX);
@@ -685,7 +683,7 @@ mod tests {
         let registry = Arc::new(ConnectionRegistry::default());
         let (anna, other) = (Rights::for_subject("anna"), Rights::all());
         let register = |rights: &Rights| {
-            registry.register(ConnectionPath::Protocol, rights, (subscriber(), Waker::noop().clone()))
+            registry.register(ConnectionPath::Protocol, rights, subscriber(), Waker::noop().clone())
         };
         let connections: Vec<_> =
             (0..STEP + 3).map(|at| register(if at == 0 { &anna } else { &other })).collect();
@@ -710,7 +708,8 @@ mod tests {
         let registered = registry.register(
             ConnectionPath::Protocol,
             &Rights::all(),
-            (subscriber(), Waker::from(Arc::clone(&count))),
+            subscriber(),
+            Waker::from(Arc::clone(&count)),
         );
         let connection = registry.find(&registered.id()).unwrap();
         let report = || ConnectionCommand::ReportCluster { is_connected: true };

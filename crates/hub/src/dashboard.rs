@@ -76,8 +76,8 @@ impl DashboardClient {
 impl Handler for DashboardClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
-        let ends = (cx.subscriber_id(), cx.waker());
-        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, ends));
+        let (id, waker) = (cx.subscriber_id(), cx.waker());
+        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, id, waker));
         self.live.policy().close_if_revoked(&self.rights, cx);
         match cx.subscribe(FEED) {
             Ok(()) => {

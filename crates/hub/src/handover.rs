@@ -94,7 +94,8 @@ enum HandoverPhase {
 
 impl Handover {
     pub(crate) fn new(
-        (hub, revocations): (Arc<HubTopics>, Arc<Revocations>),
+        hub: Arc<HubTopics>,
+        revocations: Arc<Revocations>,
         store: Option<Arc<StreamService>>,
         publisher: Publisher,
         stop: StopHandle,
@@ -230,7 +231,7 @@ impl HandoverState {
             let output = link.try_clone().map_err(describe)?;
             let writer = thread::Builder::new().name("handover-out".to_owned());
             writer
-                .spawn(move || write(&output, (histories, end, revocations), (presence, keyed), receiver))
+                .spawn(move || write(&output, histories, end, revocations, (presence, keyed), receiver))
                 .map_err(describe)?;
         } else {
             tracing::warn!(
@@ -375,14 +376,16 @@ type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
 /// Writes histories, then publications, then the end mark.
 fn write(
     link: &UnixStream,
-    (histories, end, revocations): (Vec<TopicSnapshot>, HandoverFrame, Vec<Revocation>),
+    histories: Vec<TopicSnapshot>,
+    end: HandoverFrame,
+    revocations: Vec<Revocation>,
     state: (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
     let written = HandoverFrame::from_revocations(&revocations)
         .try_for_each(|frame| frame.write(&mut output))
-        .and_then(|()| write_topics((histories, &end), state, &mut output))
+        .and_then(|()| write_topics(histories, &end, state, &mut output))
         .and_then(|()| receiver.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
@@ -392,7 +395,8 @@ fn write(
 }
 
 fn write_topics(
-    (histories, end): (Vec<TopicSnapshot>, &HandoverFrame),
+    histories: Vec<TopicSnapshot>,
+    end: &HandoverFrame,
     (presence, keyed): (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     output: &mut impl io::Write,
 ) -> io::Result<()> {

@@ -142,7 +142,8 @@ impl Hub {
             store.write_on_workers(appender);
         }
         let handover = Handover::new(
-            (Arc::clone(&topics), Arc::clone(live.policy().revocations())),
+            Arc::clone(&topics),
+            Arc::clone(live.policy().revocations()),
             store.clone(),
             publisher.clone(),
             server.stop_handle(),

@@ -34,7 +34,7 @@ use self::event::EventNumbers;
 pub(crate) use self::filter::EventFilter;
 pub(crate) use self::metrics::{WebhookBacklog, WebhookCollector};
 pub use self::options::WebhookOptions;
-pub(crate) use self::options::{WebhookTarget, targets};
+pub(crate) use self::options::{WebhookAddress, WebhookTarget, targets};
 use self::queue::WebhookQueue;
 use self::reporter::StateReporter;
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};

@@ -127,7 +127,7 @@ pub(crate) fn append_to_durable(
     content: MessageContent,
     rights: Rights,
 ) -> impl Future<Output = Response> + use<> {
-    let append = append_to_topic(&store, &topic, (content, None), rights);
+    let append = append_to_topic(&store, &topic, content, None, rights);
     async move {
         match append.await {
             Ok(StoredPublication { epoch, sequence, .. }) => {
@@ -153,15 +153,16 @@ pub(crate) struct StoredPublication {
 pub(crate) fn append_to_topic(
     store: &Arc<StreamService>,
     topic: &str,
-    (content, idempotency_key): (MessageContent, Option<&str>),
+    content: MessageContent,
+    idempotency_key: Option<&str>,
     rights: Rights,
 ) -> impl Future<Output = Result<StoredPublication, Problem>> + Send + use<> {
     let opening = store.opening(topic, Action::Publish, &rights);
     let (store, topic) = (Arc::clone(store), topic.to_owned());
     let idempotency_key = idempotency_key.map(str::to_owned);
     let append = move || {
-        let publication = (&content, idempotency_key.as_deref());
-        let (relay, records) = store.prepare_publication(&topic, publication, &rights)?;
+        let key = idempotency_key.as_deref();
+        let (relay, records) = store.prepare_publication(&topic, &content, key, &rights)?;
         let pending = match idempotency_key {
             None => store.append(relay.stream(), 0, records)?,
             Some(_) => store.append_once(relay.stream(), records)?,
@@ -304,7 +305,7 @@ pub(crate) fn fetch_records(
             let name = stream.name().to_owned();
             let FetchedRecords { from, end, read } = fetch(store, stream, partition, offset, bytes).await?;
             let head = format!("{{\"stream\":{},\"partition\":{partition},\"records\":[", json!(name));
-            Ok(read_text(head, (from, end), read.as_ref()) + "\n")
+            Ok(read_text(head, from, end, read.as_ref()) + "\n")
         })
     };
     fetched().unwrap_or_else(|problem| error_response(&problem).into())

@@ -88,7 +88,7 @@ impl TopicPublishing {
         content: &MessageContent,
         rights: &Rights,
     ) -> Option<impl Future<Output = Response> + use<>> {
-        client_message::report(&self.hub, (topic, content), rights, None);
+        client_message::report(&self.hub, topic, content, rights, None);
         let store = self.store.as_ref().filter(|store| store.topics().is_durable(topic))?;
         Some(append_to_durable(Arc::clone(store), topic.to_owned(), content.clone(), rights.clone()))
     }

@@ -456,7 +456,7 @@ impl PusherApps {
         let of_app = |app: &Arc<PusherApp>| {
             let app = Arc::clone(app);
             (0..app.webhooks.len()).map(move |at| {
-                app.webhooks[at].target((&app.id, at + 1), &app.keys[0], app.subscription_counts)
+                app.webhooks[at].target(&app.id, at + 1, &app.keys[0], app.subscription_counts)
             })
         };
         self.by_id.values().flat_map(of_app).collect()

@@ -66,7 +66,9 @@ impl EventCache {
     pub(crate) fn insert(
         &mut self,
         channel: &str,
-        (message, version, origin): (Prepared, u64, EventOrigin),
+        message: Prepared,
+        version: u64,
+        origin: EventOrigin,
         bounds: CacheBounds,
         now: Instant,
     ) {
@@ -152,26 +154,26 @@ mod tests {
     fn pusher_4_10_events_expire_and_are_bounded() {
         let (mut cache, begin, time) = (EventCache::default(), Instant::now(), Duration::from_secs(10));
         let mut version = 0;
-        let mut event = || {
+        let mut insert = |cache: &mut EventCache, channel: &str, bounds: CacheBounds, at: Instant| {
             version += 1;
-            (Prepared::text("m"), version, EventOrigin::ThisNode)
+            cache.insert(channel, Prepared::text("m"), version, EventOrigin::ThisNode, bounds, at);
         };
         let within = |channels| CacheBounds { time, channels, bytes: 100 };
         for number in 0..1_000 {
-            cache.insert("a", event(), within(2), begin + Duration::from_millis(number));
+            insert(&mut cache, "a", within(2), begin + Duration::from_millis(number));
         }
         assert!(cache.order.len() <= 2 + STALE_MAX, "{}", cache.order.len());
         let now = begin + Duration::from_secs(1);
         assert!(cache.get("a", now).is_some() && cache.get("b", now).is_none());
-        cache.insert("b", event(), within(2), now);
-        cache.insert("a", event(), within(2), now);
-        cache.insert("c", event(), within(2), now);
+        insert(&mut cache, "b", within(2), now);
+        insert(&mut cache, "a", within(2), now);
+        insert(&mut cache, "c", within(2), now);
         assert!(cache.get("b", now).is_none(), "the oldest event makes room");
         assert!(cache.get("a", now).is_some() && cache.get("c", now).is_some());
         assert!(cache.get("a", now + time).is_none());
-        cache.insert("d", event(), within(2), now + time);
+        insert(&mut cache, "d", within(2), now + time);
         assert_eq!(cache.events.len(), 1, "expired events free their memory");
-        cache.insert("e", event(), within(0), now);
+        insert(&mut cache, "e", within(0), now);
         assert!(cache.get("e", now).is_none());
     }
 
@@ -181,7 +183,7 @@ mod tests {
         let bounds = CacheBounds { time: 30 * second, channels: 9, bytes: 100 };
         let origins = [EventOrigin::ThisNode, EventOrigin::ThisNode, EventOrigin::OtherNode(None)];
         for ((channel, origin), seconds) in ["a", "b", "c"].into_iter().zip(origins).zip([0, 10, 10]) {
-            cache.insert(channel, (Prepared::text("m"), 1, origin), bounds, begin + seconds * second);
+            cache.insert(channel, Prepared::text("m"), 1, origin, bounds, begin + seconds * second);
         }
         let own = |age_max: u32, now: u32| {
             let mut own: Vec<_> = cache
@@ -204,7 +206,9 @@ mod tests {
             version += 1;
             cache.insert(
                 channel,
-                (Prepared::text("m".repeat(len)), version, EventOrigin::ThisNode),
+                Prepared::text("m".repeat(len)),
+                version,
+                EventOrigin::ThisNode,
                 bounds,
                 now,
             );
@@ -229,7 +233,7 @@ mod tests {
         assert!(cache.note_miss("a", begin) && !cache.note_miss("a", begin) && cache.note_miss("b", begin));
         assert!(cache.note_miss("a", begin + MISS_INTERVAL));
         let bounds = CacheBounds { time: Duration::from_millis(1), channels: 2, bytes: 100 };
-        cache.insert("a", (Prepared::text("m"), 1, EventOrigin::ThisNode), bounds, begin);
+        cache.insert("a", Prepared::text("m"), 1, EventOrigin::ThisNode, bounds, begin);
         assert!(cache.note_miss("a", begin + MISS_INTERVAL), "there was an event in between");
         for number in 0..2 * MISSES_MAX {
             assert!(cache.note_miss(&number.to_string(), begin + MISS_INTERVAL));

@@ -187,7 +187,7 @@ impl LiveApps {
         let version = self.next_version();
         let origin =
             origin.map_or(EventOrigin::ThisNode, |publication| EventOrigin::OtherNode(Some(publication)));
-        target.insert((message, version, origin), now);
+        target.insert(message, version, origin, now);
         Some(version)
     }
 
@@ -196,7 +196,8 @@ impl LiveApps {
     pub(crate) fn restore(
         &self,
         target: &EventTarget<'_>,
-        (message, origin): (&Prepared, Option<NodePublicationId>),
+        message: &Prepared,
+        origin: Option<NodePublicationId>,
         age: Duration,
     ) -> Option<u64> {
         let now = Instant::now();
@@ -207,7 +208,7 @@ impl LiveApps {
             .get(&target.channel, now)
             .is_none_or(|known| known.at < at && known.message.payload() != message.payload());
         let version = is_later.then(|| self.next_version())?;
-        target.insert((message, version, EventOrigin::OtherNode(origin)), at);
+        target.insert(message, version, EventOrigin::OtherNode(origin), at);
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
@@ -333,8 +334,8 @@ impl<'a> EventTarget<'a> {
         Self { app, channel, is_cache }
     }
 
-    fn insert(&self, (message, version, origin): (&Prepared, u64, EventOrigin), at: Instant) {
-        self.lock_cache().insert(&self.channel, (message.clone(), version, origin), self.bounds(), at);
+    fn insert(&self, message: &Prepared, version: u64, origin: EventOrigin, at: Instant) {
+        self.lock_cache().insert(&self.channel, message.clone(), version, origin, self.bounds(), at);
     }
 
     /// The retained event of a cache channel with its origin, and its age.
@@ -388,7 +389,7 @@ mod tests {
         live.replace(&PusherApps::new([app]).unwrap());
         let restore = |topic: &str, origin, age| {
             let message = Prepared::text(topic);
-            live.restore(&live.target(topic).unwrap(), (&message, origin), Duration::from_secs(age)).unwrap()
+            live.restore(&live.target(topic).unwrap(), &message, origin, Duration::from_secs(age)).unwrap()
         };
         for channel in ["chat.cache-a", "chat.cache-b", "chat.cache-c"] {
             live.retain(&live.target(channel).unwrap(), &Prepared::text("own"), None);
@@ -459,8 +460,7 @@ mod tests {
         };
         assert_eq!(retain(&target, "known", None), Some(1));
         let from = NodePublicationId { node: 7, start: 1, number: 5, index: 1 };
-        let restore =
-            |text: &'static str, age| live.restore(&target, (&Prepared::text(text), Some(from)), age);
+        let restore = |text: &'static str, age| live.restore(&target, &Prepared::text(text), Some(from), age);
         assert_eq!(restore("earlier", second), None, "there is a later event");
         assert_eq!(restore("known", Duration::ZERO), None, "it is known");
         assert_eq!(known().as_deref(), Some(&b"known"[..]));

@@ -20,7 +20,7 @@ use crate::model::events::{EventContent, EventDetail, WebhookEventKind};
 use crate::model::user_id::{has_number_id, user_id_json};
 use crate::outgoing::http::trusted_certificates;
 use crate::outgoing::options::HookUrl;
-use crate::webhooks::{EventBatch, EventFilter, WebhookEncoder, WebhookTarget};
+use crate::webhooks::{EventBatch, EventFilter, WebhookAddress, WebhookEncoder, WebhookTarget};
 
 /// Maximum grace of an absence.
 const GRACE_MAX: Duration = Duration::from_secs(60);
@@ -232,7 +232,8 @@ impl PusherWebhook {
     /// The URL is invalid, or no certificate is trusted.
     pub(crate) fn target(
         &self,
-        (app, number): (&str, usize),
+        app: &str,
+        number: usize,
         key: &AppKey,
         has_counts: bool,
     ) -> Result<WebhookTarget, HubError> {
@@ -246,14 +247,14 @@ impl PusherWebhook {
         }
         let suffixes = self.suffixes.iter().map(|suffix| dotless(suffix).into_owned()).collect();
         let filter =
-            EventFilter::for_channels(&events, (prefixes, suffixes), presence_of(app, PRESENCE_PREFIX));
+            EventFilter::for_channels(&events, prefixes, suffixes, presence_of(app, PRESENCE_PREFIX));
         let name = format!("pusher:{app}:{number}");
-        let limits = (self.has_batches, self.grace);
         let target = || {
             let (url, headers) = (self.parse_url()?, self.parse_headers()?);
             let encoder = Arc::new(ChannelEncoder { key: key.clone(), headers });
-            let address = (&*name, &*self.url, url, self.roots.as_deref());
-            WebhookTarget::with_encoder(address, filter, limits, encoder)
+            let roots = self.roots.as_deref();
+            let address = WebhookAddress { name: &name, url: &self.url, parsed: url, roots };
+            WebhookTarget::with_encoder(address, filter, self.has_batches, self.grace, encoder)
         };
         target().map_err(|error| error.at(format_args!("app {app:?}: webhook {number}")))
     }
@@ -400,7 +401,7 @@ mod tests {
     #[test]
     fn pusher_10_7_webhook_receives_events_of_its_channels() {
         let key = AppKey::new("key".to_owned(), "secret");
-        let filter = |webhook: PusherWebhook| webhook.target(("1", 1), &key, false).unwrap();
+        let filter = |webhook: PusherWebhook| webhook.target("1", 1, &key, false).unwrap();
         let matches = |webhook: &WebhookTarget, app, channel| {
             let topic = presence_of(app, channel).into();
             webhook.filter().matches(&EventDetail::TopicOccupied { topic })

@@ -169,7 +169,7 @@ pub(super) fn exchange_events(
         if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
             // An answer may be older than the last one, or than the time limit: it follows the request. Later events have
             // arrived as publications, and stay.
-            hub.restore_cached_event(publisher, &topic, (&message, origin), asked.elapsed() + age);
+            hub.restore_cached_event(publisher, &topic, &message, origin, asked.elapsed() + age);
         }
     }
 }

@@ -205,12 +205,12 @@ impl CommandTarget<'_> {
             }
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::RetainEvent { topic, event, age } => {
-                let event = (&Prepared::text(event), None);
-                self.hub.restore_cached_event(self.publisher, &topic, event, Duration::from_millis(age));
+                let (event, age) = (Prepared::text(event), Duration::from_millis(age));
+                self.hub.restore_cached_event(self.publisher, &topic, &event, None, age);
                 Value::Null
             }
             NodeCommand::CacheMiss { topic, is_requested } => {
-                self.hub.report_cache_miss(&topic, (true, is_requested));
+                self.hub.report_cache_miss(&topic, true, is_requested);
                 Value::Null
             }
             NodeCommand::AppConnections { app } => {

@@ -65,14 +65,14 @@ impl Interest {
     pub(super) fn resume(&self, max_payload: usize, more: &[(&str, u64)]) {
         let mut state = self.lock();
         for (subject, id) in more {
-            self.outbox.subscribe((subject, false), *id);
+            self.outbox.subscribe(subject, false, *id);
         }
         self.rejected.store(0, Ordering::Release);
         for (name, known) in &mut state.names {
             // The rights may have changed.
             known.is_rejected = false;
             let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
-            self.outbox.subscribe((&subject, is_pattern), known.id);
+            self.outbox.subscribe(&subject, is_pattern, known.id);
         }
         self.outbox.open(max_payload);
     }
@@ -130,7 +130,7 @@ impl Interest {
     fn subscribe(&self, name: &str, id: u64) {
         if self.outbox.is_open() {
             let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
-            self.outbox.subscribe((&subject, is_pattern), id);
+            self.outbox.subscribe(&subject, is_pattern, id);
         }
     }
 
@@ -147,7 +147,7 @@ impl Interest {
         self.rejected.fetch_sub(usize::from(is_rejected), Ordering::AcqRel);
         if self.outbox.is_open() {
             let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
-            self.outbox.unsubscribe((&subject, is_pattern), id);
+            self.outbox.unsubscribe(&subject, is_pattern, id);
         }
     }
 

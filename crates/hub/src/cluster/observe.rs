@@ -112,7 +112,7 @@ fn exchange(
             match event {
                 LinkEvent::Ready => {
                     let all = Subjects::new(options.engine, &options.prefix).all();
-                    options.engine.subscribe(connection.output(), (&all, false), 1);
+                    options.engine.subscribe(connection.output(), &all, false, 1);
                 }
                 LinkEvent::Pong(_) | LinkEvent::Subscribed => {}
                 LinkEvent::Rejected(text) => return Err(format!("{options}: {text}")),

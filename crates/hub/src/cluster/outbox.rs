@@ -249,16 +249,16 @@ impl Outbox {
     }
 
     /// Subscribes, and pings the broker for the result.
-    pub(super) fn subscribe(&self, subscription: (&str, bool), id: u64) {
+    pub(super) fn subscribe(&self, subject: &str, is_pattern: bool, id: u64) {
         let write = |kind: BrokerKind, out: &mut Vec<u8>| {
-            kind.subscribe(out, subscription, id);
+            kind.subscribe(out, subject, is_pattern, id);
             kind.ping_for(out, id);
         };
         self.command(write, PingPurpose::Subscription(id));
     }
 
-    pub(super) fn unsubscribe(&self, subscription: (&str, bool), id: u64) {
-        self.command(|kind, out| kind.unsubscribe(out, subscription, id), None);
+    pub(super) fn unsubscribe(&self, subject: &str, is_pattern: bool, id: u64) {
+        self.command(|kind, out| kind.unsubscribe(out, subject, is_pattern, id), None);
     }
 
     /// Takes the purposes of the pings up to the one that the broker has answered; `id` is the one that it repeats. The earlier
@@ -298,7 +298,9 @@ impl Outbox {
         &self,
         topic: &str,
         audience: Audience,
-        (kind, payload, exclude): (ContentKind, &[u8], Option<ConnectionId>),
+        kind: ContentKind,
+        payload: &[u8],
+        exclude: Option<ConnectionId>,
     ) {
         if !self.is_open() {
             self.counters.dropped_away.fetch_add(1, Ordering::Relaxed);
@@ -331,7 +333,7 @@ impl Outbox {
         let fits = state.batch.len() + size <= BATCH_MAX.min(state.max_payload);
         if state.batch.is_empty() || !fits || state.topic != topic || state.audience != audience {
             state.end_batch(self.kind);
-            state.begin_batch(self.node, &self.subjects, (topic, audience));
+            state.begin_batch(self.node, &self.subjects, topic, audience);
         }
         write_publication(&mut state.batch, kind, payload, exclude);
         let is_written = is_first && state.write_batch(self.kind);
@@ -398,7 +400,7 @@ impl OutboxState {
         NodeMessageHead { kind, node, number: self.number }
     }
 
-    fn begin_batch(&mut self, node: NodeId, subjects: &Subjects, (topic, audience): (&str, Audience)) {
+    fn begin_batch(&mut self, node: NodeId, subjects: &Subjects, topic: &str, audience: Audience) {
         if self.topic != topic || self.audience != audience {
             self.audience = audience;
             self.topic.clear();
@@ -466,11 +468,11 @@ mod tests {
     #[test]
     fn consecutive_publications_to_a_topic_are_one_message() {
         let outbox = outbox();
-        outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"away", None));
+        outbox.push("a", Audience::Subscribers, ContentKind::Text, b"away", None);
         assert!(taken(&outbox).is_empty());
         outbox.open(1 << 20);
         for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
-            outbox.push(topic, Audience::Subscribers, (ContentKind::Text, payload.as_bytes(), None));
+            outbox.push(topic, Audience::Subscribers, ContentKind::Text, payload.as_bytes(), None);
         }
         let bytes = taken(&outbox);
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -508,7 +510,7 @@ mod tests {
             let outbox = outbox();
             outbox.open(max_payload);
             for _ in 0..100 {
-                outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &[0; 1000], exclude));
+                outbox.push("a", Audience::Subscribers, ContentKind::Binary, &[0; 1000], exclude);
             }
             let lengths = message_lengths(&outbox);
             let (last, full) = lengths.split_last().unwrap();
@@ -525,8 +527,7 @@ mod tests {
             outbox.open(10_000);
             let largest = 10_000 - HEAD - 3 - PUBLICATION_HEAD - exclude.map_or(0, |_| EXCLUDED);
             for length in [largest, largest + 1] {
-                let content = (ContentKind::Binary, &vec![0; length][..], exclude);
-                outbox.push("a", Audience::Subscribers, content);
+                outbox.push("a", Audience::Subscribers, ContentKind::Binary, &vec![0; length], exclude);
             }
             assert_eq!(message_lengths(&outbox), [10_000]);
             assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
@@ -549,7 +550,7 @@ mod tests {
     /// Publishes and returns whether the publication was written past the link's thread.
     fn is_written(outbox: &Outbox, payload: &[u8]) -> bool {
         outbox.is_woken.store(false, Ordering::SeqCst);
-        outbox.push("a", Audience::Subscribers, (ContentKind::Text, payload, None));
+        outbox.push("a", Audience::Subscribers, ContentKind::Text, payload, None);
         !outbox.is_woken.load(Ordering::SeqCst)
     }
 
@@ -603,7 +604,7 @@ mod tests {
         assert!(outbox.lock().is_partial);
         // The thread has an answer to a ping meanwhile, and later publications follow.
         link.extend_from_slice(b"PONG\r\n");
-        outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"last", None));
+        outbox.push("a", Audience::Subscribers, ContentKind::Text, b"last", None);
         assert!(outbox.take(&mut link, TAKEN_MAX + 1), "the rest of a command cannot wait");
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
@@ -642,7 +643,7 @@ mod tests {
         for skips_replies in [true, false] {
             let (outbox, _broker) = attached(true);
             outbox.attach(None, skips_replies);
-            outbox.push("a", Audience::Subscribers, (ContentKind::Text, b"1", None));
+            outbox.push("a", Audience::Subscribers, ContentKind::Text, b"1", None);
             outbox.send("p.all", MessageKind::Heartbeat, b"{}");
             let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
             let commands: Vec<&str> =
@@ -659,7 +660,7 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..100 {
-            outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push("a", Audience::Subscribers, ContentKind::Binary, &payload, None);
             let mut output = vec![0; TAKEN_MAX + 1];
             assert!(!outbox.take(&mut output, TAKEN_MAX + 1) && output.len() == TAKEN_MAX + 1);
         }
@@ -674,7 +675,7 @@ mod tests {
         outbox.open(1 << 20);
         for audience in [Audience::Subscribers, Audience::AllNodes, Audience::AllNodes, Audience::Subscribers]
         {
-            outbox.push("a", audience, (ContentKind::Text, b"1", None));
+            outbox.push("a", audience, ContentKind::Text, b"1", None);
         }
         let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
         let subjects: Vec<&str> =
@@ -699,15 +700,15 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..40 {
-            outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push("a", Audience::Subscribers, ContentKind::Binary, &payload, None);
         }
-        outbox.push("a", Audience::Subscribers, (ContentKind::Binary, &vec![0; 1 << 20], None));
+        outbox.push("a", Audience::Subscribers, ContentKind::Binary, &vec![0; 1 << 20], None);
         assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
         assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
         for topic in ["a", "b"] {
-            outbox.push(topic, Audience::Subscribers, (ContentKind::Binary, &payload, None));
+            outbox.push(topic, Audience::Subscribers, ContentKind::Binary, &payload, None);
         }
         outbox.close();
         assert!(taken(&outbox).is_empty());

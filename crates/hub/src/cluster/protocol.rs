@@ -115,7 +115,7 @@ impl BrokerKind {
     }
 
     /// Subscribes with an id that is unique on the connection.
-    pub(super) fn subscribe(self, out: &mut Vec<u8>, (subject, is_pattern): (&str, bool), id: u64) {
+    pub(super) fn subscribe(self, out: &mut Vec<u8>, subject: &str, is_pattern: bool, id: u64) {
         match self {
             Self::Nats => nats::subscribe(out, subject, id),
             Self::Redis => {
@@ -125,7 +125,7 @@ impl BrokerKind {
         }
     }
 
-    pub(super) fn unsubscribe(self, out: &mut Vec<u8>, (subject, is_pattern): (&str, bool), id: u64) {
+    pub(super) fn unsubscribe(self, out: &mut Vec<u8>, subject: &str, is_pattern: bool, id: u64) {
         match self {
             Self::Nats => nats::unsubscribe(out, id),
             Self::Redis => {

@@ -156,7 +156,8 @@ mod tests {
     fn requests(
         exchange: &mut RevocationExchange,
         (nodes, ids): &(Nodes, Vec<NodeId>),
-        (begin, seconds): (Instant, std::ops::Range<u64>),
+        begin: Instant,
+        seconds: std::ops::Range<u64>,
         mut is_different: impl FnMut(NodeId, u64) -> bool,
     ) -> Vec<(u64, u128)> {
         let mut requests = Vec::new();
@@ -175,7 +176,7 @@ mod tests {
         let (mut exchange, others) = (RevocationExchange::default(), nodes(&[2, 7, 9]));
         let begin = Instant::now();
         let mut asked = |seconds, is_different: &dyn Fn(NodeId) -> bool| {
-            requests(&mut exchange, &others, (begin, seconds), |node, _| is_different(node))
+            requests(&mut exchange, &others, begin, seconds, |node, _| is_different(node))
         };
         assert_eq!(asked(0..60, &|_| true), [(2, 7), (6, 9), (14, 2), (30, 7)]);
         assert_eq!(asked(60..100, &|node| node.id == 7), [(60, 7), (90, 7)], "one in 30 s");
@@ -187,7 +188,7 @@ mod tests {
     fn revocations_are_requested_only_after_heartbeats_of_a_while() {
         let (mut exchange, others) = (RevocationExchange::default(), nodes(&[2]));
         let begin = Instant::now();
-        let asked = requests(&mut exchange, &others, (begin, 0..60), |_, second| second % 3 != 2);
+        let asked = requests(&mut exchange, &others, begin, 0..60, |_, second| second % 3 != 2);
         assert_eq!(asked, [], "the last of three heartbeats is equal");
         // The heartbeats of a stall of this node arrive at once.
         exchange.compare(others.1[0], true, begin);
@@ -214,7 +215,7 @@ mod tests {
             Revocation { tokens, at, until: at + 40.0 }
         };
         let asked =
-            requests(&mut RevocationExchange::default(), &others, (Instant::now(), 0..120), |_, second| {
+            requests(&mut RevocationExchange::default(), &others, Instant::now(), 0..120, |_, second| {
                 let made: Vec<Revocation> = (second * RATE..(second + 1) * RATE).map(revocation).collect();
                 other.revoke_all(&made).1.unwrap();
                 // This node has only some of them yet, and all of the second before.

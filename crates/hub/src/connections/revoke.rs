@@ -89,7 +89,8 @@ mod tests {
                 registry.register(
                     ConnectionPath::Protocol,
                     &rights,
-                    (SubscriberId::from_bits(7), Waker::noop().clone()),
+                    SubscriberId::from_bits(7),
+                    Waker::noop().clone(),
                 )
             })
             .collect();

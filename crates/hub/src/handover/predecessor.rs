@@ -116,7 +116,7 @@ impl Predecessor {
             return Ok(RunningHandover { link, rest: None });
         }
         let mut input = BufReader::with_capacity(64 << 10, self.link.try_clone()?);
-        let delivered = restore(&mut input, (hub, revocations), publisher)?;
+        let delivered = restore(&mut input, hub, revocations, publisher)?;
         hub.inherit_delivered(delivered.as_deref(), queued);
         self.link.set_read_timeout(None)?;
         let (sender, receiver) = frame_queue();
@@ -134,7 +134,8 @@ const PRESENCE_GRACE: Duration = Duration::from_secs(30);
 /// contain.
 fn restore(
     input: &mut BufReader<UnixStream>,
-    (hub, revocations): (&HubTopics, &Revocations),
+    hub: &HubTopics,
+    revocations: &Revocations,
     publisher: &Publisher,
 ) -> io::Result<Option<Vec<HandoverDelivered>>> {
     let (mut topics, mut not_restored) = (0, 0);

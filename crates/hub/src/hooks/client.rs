@@ -215,7 +215,8 @@ impl HookClient {
         &self,
         url: &str,
         detail: &HookDetail<'_>,
-        (connection, client): (&str, ClientIdentity<'_>),
+        connection: &str,
+        client: ClientIdentity<'_>,
         headers: Vec<(HeaderName, HeaderValue)>,
     ) -> PendingReply {
         let kind = detail.kind();
@@ -423,7 +424,7 @@ mod tests {
         let url = "http://hook.invalid/";
         let client = HookClient::start(&HookOptions::new(), [url], Arc::default()).unwrap();
         let detail = HookDetail::Subscribe { topic: "a" };
-        let reply = client.call(url, &detail, ("", ClientIdentity::default()), Vec::new());
+        let reply = client.call(url, &detail, "", ClientIdentity::default(), Vec::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert!(runtime.block_on(reply.wait()).is_ok());
         drop(client);
@@ -439,7 +440,7 @@ mod tests {
         let content = MessageContent::Text("x".repeat(1000).into());
         let detail = HookDetail::Publish { topic: "a", content: &content };
         let headers = vec![(HeaderName::from_static("cookie"), HeaderValue::from_static("a=b"))];
-        let _reply = client.call(&url, &detail, ("", ClientIdentity::default()), headers);
+        let _reply = client.call(&url, &detail, "", ClientIdentity::default(), headers);
         let HookBacklog { requests, bytes } = client.pending();
         let body = bytes - "cookiea=b".len() - 1000;
         // The message, and its description.

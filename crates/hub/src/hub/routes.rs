@@ -66,7 +66,7 @@ pub(crate) fn add_to(
             route(options, raw::NAME, move |request| {
                 let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
                 policy.admit(request, || {
-                    TopicClient::new(request, &topics_live, (hub, topics_store.clone()), max_message)
+                    TopicClient::new(request, &topics_live, hub, topics_store.clone(), max_message)
                 })
             }),
         )
@@ -257,8 +257,9 @@ fn connect(
     let name = stream_name_of(request).map_err(|problem| HandshakeRejection::request(400, &problem.text))?;
     let Some(store) = store else { return Err(HandshakeRejection::request(404, STREAMS_DISABLED)) };
     if request.subprotocol() == Some(binary::NAME) {
-        let shared = (Arc::clone(store), Arc::clone(hub.connections()));
-        return Ok(Box::new(BinaryClient::websocket(request, live, name, shared, max_message)?));
+        let (store, registry) = (Arc::clone(store), Arc::clone(hub.connections()));
+        let client = BinaryClient::websocket(request, live, name, store, registry, max_message)?;
+        return Ok(Box::new(client));
     }
     let streams = JsonStreams::new(Some(Arc::clone(store)), Some(name));
     Ok(Box::new(JsonClient::new(request, live, Arc::clone(hub), max_message, streams)?))
@@ -301,8 +302,9 @@ pub(crate) fn messages(
     store: &Arc<StreamService>,
 ) -> MessageRoute {
     let (live, max) = (live.clone(), options.max_message);
-    let shared = (Arc::clone(store), Arc::clone(hub.connections()));
-    let handler = move |_peer| BinaryClient::plain(live.clone(), shared.clone(), max);
+    let (store, registry) = (Arc::clone(store), Arc::clone(hub.connections()));
+    let handler =
+        move |_peer| BinaryClient::plain(live.clone(), Arc::clone(&store), Arc::clone(&registry), max);
     MessageRoute::new(handler).with_config(stream_config(options))
 }
 

@@ -59,7 +59,8 @@ impl BinaryClient {
         request: &Request<'_>,
         live: &LivePolicy,
         stream: String,
-        (store, registry): (Arc<StreamService>, Arc<ConnectionRegistry>),
+        store: Arc<StreamService>,
+        registry: Arc<ConnectionRegistry>,
         max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
         let rights = live.policy().rights(request)?;
@@ -72,7 +73,8 @@ impl BinaryClient {
     /// A plain TCP connection, which names its stream first.
     pub(crate) fn plain(
         live: LivePolicy,
-        (store, registry): (Arc<StreamService>, Arc<ConnectionRegistry>),
+        store: Arc<StreamService>,
+        registry: Arc<ConnectionRegistry>,
         max_message: usize,
     ) -> Self {
         let streams = ConnectionStreams::default();
@@ -83,14 +85,14 @@ impl BinaryClient {
     fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
-        self.connection =
-            Some(self.registry.register(path, &client.rights, (cx.subscriber_id(), cx.waker())));
+        self.connection = Some(self.registry.register(path, &client.rights, cx.subscriber_id(), cx.waker()));
         self.live.policy().close_if_revoked(&client.rights, cx);
     }
 
     fn hello(
         &mut self,
-        (stream, token): (&str, Option<&str>),
+        stream: &str,
+        token: Option<&str>,
         id: u32,
         client: IpAddr,
     ) -> Result<Bytes, Problem> {
@@ -244,7 +246,7 @@ impl BinaryClient {
     ) -> Result<Option<Bytes>, Problem> {
         match request {
             BinaryRequest::Hello { stream, token } => {
-                let welcome = self.hello((stream, token), head.id, cx.peer().ip())?;
+                let welcome = self.hello(stream, token, head.id, cx.peer().ip())?;
                 self.register(cx);
                 return Ok(Some(welcome));
             }
@@ -259,18 +261,18 @@ impl BinaryClient {
                 if self.streams.has(|known, _| *known == head.id) {
                     return Err(problem(code::NOT_SUBSCRIBED, "this id has a subscription already"));
                 }
-                let from = (&*self.store, stream_to_read()?);
-                let assignments = self.streams.subscribe(from, head.choice(), begin, head.id, cx)?;
+                let (stream, choice) = (stream_to_read()?, head.choice());
+                let assignments = self.streams.subscribe(&self.store, stream, choice, begin, head.id, cx)?;
                 Ok(Some(wire::assignments(op::SUBSCRIBED, head.id, &assignments)))
             }
             BinaryRequest::Fetch { offset, max } => {
                 let what = (head.partition.into(), offset, usize::try_from(max).unwrap_or(usize::MAX));
-                self.streams.fetch((&self.store, stream_to_read()?), what, head.id, &BinaryReplies, cx);
+                self.streams.fetch(&self.store, stream_to_read()?, what, head.id, &BinaryReplies, cx);
                 Ok(None)
             }
             BinaryRequest::Commit { offset, group } => {
                 let to = (group, u32::from(head.partition), offset);
-                self.streams.commit((&self.store, stream_to_read()?), to, head.id, &BinaryReplies, cx)?;
+                self.streams.commit(&self.store, stream_to_read()?, to, head.id, &BinaryReplies, cx)?;
                 Ok(None)
             }
             BinaryRequest::Unsubscribe(id) if self.streams.unsubscribe(|known, _| *known == id) => {
@@ -281,7 +283,7 @@ impl BinaryClient {
             }
             BinaryRequest::Delete => {
                 let name = stream.clone();
-                self.streams.delete((&self.store, &name), rights, head.id, &BinaryReplies, cx)?;
+                self.streams.delete(&self.store, &name, rights, head.id, &BinaryReplies, cx)?;
                 Ok(None)
             }
             BinaryRequest::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),

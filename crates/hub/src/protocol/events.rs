@@ -84,7 +84,7 @@ impl TopicsReader<'_> {
         let config = Arc::clone(self.config);
         let has_presence = wanted.presence > PresenceDetail::None;
         let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
-        self.respond(request, rights, (path, names), move |client, assigned| {
+        self.respond(request, rights, path, names, move |client, assigned| {
             if has_presence {
                 wanted.topics.iter().try_for_each(|topic| client.check_presence(&topic.name))?;
             }
@@ -98,7 +98,8 @@ impl TopicsReader<'_> {
         self,
         request: &Request<'_>,
         rights: Rights,
-        (path, topics): (&'static str, Vec<String>),
+        path: &'static str,
+        topics: Vec<String>,
         make: impl FnOnce(JsonClient, Vec<String>) -> Result<StreamingResponse, Problem> + 'static,
     ) -> Result<Answer, Denied> {
         let has_hook = |topic: &String| !matches!(rights.subscribe_hook(topic), Ok(None));

@@ -206,11 +206,11 @@ impl JsonClient {
                 Ok(OpReply::Members(answer, members))
             }
             ClientOp::Token { token } => self.renew(&token, cx),
-            ClientOp::Rpc { method, topic, data } => self.call((&method, topic.as_deref()), data, id, cx),
+            ClientOp::Rpc { method, topic, data } => self.call(&method, topic.as_deref(), data, id, cx),
             ClientOp::Keys(request) => self.execute_keys(request, id, cx),
             ClientOp::Ping => Ok(OpReply::Message(json!({ "op": "pong" }))),
             ClientOp::Stream(stream, op) => {
-                let answer = self.streams.execute((stream, op), id, &self.rights, cx)?;
+                let answer = self.streams.execute(stream, op, id, &self.rights, cx)?;
                 Ok(match answer {
                     streams::StreamReply::Ack(fields) => OpReply::Ack(fields),
                     streams::StreamReply::Message(message) => OpReply::Encoded(message),
@@ -224,8 +224,7 @@ impl JsonClient {
     fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
         let member = self.named(topic, member);
         let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
-        let beside = (is_subscribed, self.subscriptions.len());
-        self.joined.join(topic, member, beside, &self.rights, cx)
+        self.joined.join(topic, member, is_subscribed, self.subscriptions.len(), &self.rights, cx)
     }
 
     /// A member with the info of the application, if there is one.
@@ -252,7 +251,7 @@ impl JsonClient {
         }
         let access = (&self.rights, &mut self.rates);
         let store = KeyStore::new(&self.hub, self.streams.store());
-        let ack = self.keys.execute(request, (id, store), access, cx)?;
+        let ack = self.keys.execute(request, id, store, access, cx)?;
         Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 
@@ -331,7 +330,7 @@ impl JsonClient {
         self.rights.may(Action::Publish, topic)?;
         self.rights.check_publication(topic, content.len(), &mut self.rates)?;
         match self.rights.topic_hook(HookKind::Publish, topic) {
-            Some(hook) if self.has_hooks() => self.start_publish(&hook, (topic, content), id, cx),
+            Some(hook) if self.has_hooks() => self.start_publish(&hook, topic, content, id, cx),
             // A reload has removed the hooks meanwhile.
             Some(_) => self.publish(topic, content, id, cx),
             None => self.publish_accepted(topic, content, id, cx),
@@ -347,12 +346,12 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.append_to_durable((&store, topic, content), id, &self.rights, cx)?;
-            client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
+            self.streams.append_to_durable(&store, topic, content, id, &self.rights, cx)?;
+            client_message::report(&self.hub, topic, content, &self.rights, self.connection.as_ref());
             return Ok(OpReply::Deferred);
         }
         let reached = self.hub.publish(cx, &Publication::new(topic, &content.into()));
-        client_message::report(&self.hub, (topic, content), &self.rights, self.connection.as_ref());
+        client_message::report(&self.hub, topic, content, &self.rights, self.connection.as_ref());
         if id.is_none() {
             return Ok(OpReply::Ack(Value::Null));
         }
@@ -382,7 +381,7 @@ impl JsonClient {
         match self.rights.subscribe_hook(topic)? {
             // The application has accepted the request of a response with events.
             Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),
-            Some(hook) if self.has_hooks() => self.start_subscribe(&hook, (topic, presence, start), id, cx),
+            Some(hook) if self.has_hooks() => self.start_subscribe(&hook, topic, presence, start, id, cx),
             // A reload has removed the hooks meanwhile.
             Some(_) => self.subscribe(topic, presence, start, id, cx),
             None => self.subscribe_permitted(topic, presence, start, id, cx),
@@ -403,7 +402,7 @@ impl JsonClient {
             self.joined.check_room_to_subscribe(topic, self.subscriptions.len())?;
         }
         if let Some(store) = self.streams.store_of_subscription(topic).cloned() {
-            return self.subscribe_to_stream((&store, topic), presence, start, id, cx);
+            return self.subscribe_to_stream(&store, topic, presence, start, id, cx);
         }
         let mut ack = json!({ "topic": topic });
         if index.is_none() || start.is_some() {

@@ -75,7 +75,7 @@ pub(crate) fn add_to(
     let is_meant = move |path: &str| path.split('/').any(|segment| segment == "app") && !unknown.is_empty();
     let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
-    api::add_to(router, live, (&services, backends.cluster.as_ref()), prefix)
+    api::add_to(router, live, &services, backends.cluster.as_ref(), prefix)
 }
 
 /// Begin of the paths of the HTTP fallbacks of pusher-js, unless its option `httpPath` says otherwise.

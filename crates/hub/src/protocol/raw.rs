@@ -63,7 +63,8 @@ impl TopicClient {
     pub(crate) fn new(
         request: &Request<'_>,
         live: &LivePolicy,
-        (hub, store): (Arc<HubTopics>, Option<Arc<StreamService>>),
+        hub: Arc<HubTopics>,
+        store: Option<Arc<StreamService>>,
         max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
         let topic = topic_of(request, model::check_subscription)
@@ -172,7 +173,7 @@ impl TopicClient {
 
     /// Publishes a message that was checked.
     fn publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
-        client_message::report(&self.hub, (&self.topic, content), &self.rights, self.connection.as_ref());
+        client_message::report(&self.hub, &self.topic, content, &self.rights, self.connection.as_ref());
         match &mut self.stream {
             Some(stream) => stream.append(&self.topic, content, &self.rights, cx),
             None => {
@@ -189,7 +190,7 @@ impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let registry = self.hub.connections();
         self.connection =
-            Some(registry.register(ConnectionPath::Topic, &self.rights, (cx.subscriber_id(), cx.waker())));
+            Some(registry.register(ConnectionPath::Topic, &self.rights, cx.subscriber_id(), cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
         deliver_datagrams(TopicForm::Plain, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {

@@ -11,7 +11,8 @@ use crate::topics::HubTopics;
 /// Reports a client's publication, if anything wants to know it.
 pub(crate) fn report(
     hub: &HubTopics,
-    (topic, content): (&str, &MessageContent),
+    topic: &str,
+    content: &MessageContent,
     rights: &Rights,
     connection: Option<&RegisteredConnection>,
 ) {

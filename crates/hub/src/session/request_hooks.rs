@@ -186,7 +186,7 @@ impl RequestHooks {
     ) -> Result<KeyWrite, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(write) };
         let reply = self.call(&hook, rights, HookDetail::WriteKey { topic, write: &write }).await?;
-        Ok(accepted_write(rights, topic, (write, max_message), reply)?)
+        Ok(accepted_write(rights, topic, write, max_message, reply)?)
     }
 
     /// Passes a call of the client to the application. Returns the result.
@@ -216,7 +216,7 @@ impl RequestHooks {
         let policy = self.live.policy();
         // A reload may have removed the hooks.
         let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
-        let pending = client.call(&hook.url, &detail, ("", rights.client()), self.headers.clone());
+        let pending = client.call(&hook.url, &detail, "", rights.client(), self.headers.clone());
         match pending.wait().await {
             Ok(HookReply { rejection: Some(rejection), .. }) => {
                 Err(problem(status_of(&rejection), rejection.reason).into())
@@ -265,7 +265,8 @@ pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<Me
 pub(crate) fn accepted_write(
     rights: &Rights,
     topic: &str,
-    (write, max_message): (KeyWrite, usize),
+    write: KeyWrite,
+    max_message: usize,
     reply: HookReply,
 ) -> Result<KeyWrite, Problem> {
     // Namespaces may have changed while the hook decided.

@@ -160,7 +160,8 @@ impl<I> ConnectionStreams<I> {
     /// Commits the offset of a group, and answers when it is durable.
     pub(crate) fn commit(
         &mut self,
-        (store, stream): (&StreamService, Stream),
+        store: &StreamService,
+        stream: Stream,
         (group, partition, offset): (&str, u32, u64),
         id: I,
         replies: &impl Replies<Id = I>,
@@ -182,7 +183,8 @@ impl<I> ConnectionStreams<I> {
     /// [`Replies::assigned`].
     pub(crate) fn subscribe(
         &mut self,
-        (store, stream): (&StreamService, Stream),
+        store: &StreamService,
+        stream: Stream,
         choice: PartitionChoice,
         SubscriptionStart { start, group }: SubscriptionStart,
         id: I,
@@ -263,7 +265,8 @@ impl<I> ConnectionStreams<I> {
     /// Reads once, and answers with the available records.
     pub(crate) fn fetch(
         &mut self,
-        (store, stream): (&Arc<StreamService>, Stream),
+        store: &Arc<StreamService>,
+        stream: Stream,
         (partition, offset, most): (u32, u64, usize),
         id: I,
         replies: &impl Replies<Id = I>,
@@ -271,7 +274,7 @@ impl<I> ConnectionStreams<I> {
     ) {
         let name = stream.name().to_owned();
         let fetched = fetch(Arc::clone(store), stream, partition, offset, most);
-        self.reply_with(fetched, (name, partition), id, replies, cx);
+        self.reply_with(fetched, name, partition, id, replies, cx);
     }
 
     /// Answers with the result of one read of a partition. Answers keep the order of the requests; one read is in
@@ -279,7 +282,8 @@ impl<I> ConnectionStreams<I> {
     pub(crate) fn reply_with(
         &mut self,
         fetched: impl Future<Output = Result<FetchedRecords, Problem>> + 'static,
-        (stream, partition): (String, u32),
+        stream: String,
+        partition: u32,
         id: I,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
@@ -291,7 +295,8 @@ impl<I> ConnectionStreams<I> {
     /// Deletes a stream, and answers when it is deleted.
     pub(crate) fn delete(
         &mut self,
-        (store, name): (&Arc<StreamService>, &str),
+        store: &Arc<StreamService>,
+        name: &str,
         rights: &Rights,
         id: I,
         replies: &impl Replies<Id = I>,

@@ -300,7 +300,8 @@ pub(crate) async fn history(
     store: Arc<StreamService>,
     topic: String,
     start: ReplayFrom,
-    (most, most_bytes): (usize, usize),
+    most: usize,
+    most_bytes: usize,
 ) -> Result<FetchedRecords, Problem> {
     let Some(relay) = store.topic_relay(&topic)? else {
         return Ok(FetchedRecords { from: 0, end: 0, read: None });

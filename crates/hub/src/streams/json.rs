@@ -218,7 +218,7 @@ pub(crate) fn group_lags(
 }
 
 /// Adds the records of a read to a message that ends with `[`, until the message is long, and ends the message.
-pub(crate) fn read_text(mut message: String, (from, end): (u64, u64), read: Option<&ReadResult>) -> String {
+pub(crate) fn read_text(mut message: String, from: u64, end: u64, read: Option<&ReadResult>) -> String {
     let (next, batches) = read.map_or((from, &[][..]), |read| (read.next, &read.batches));
     let cut = push_records(&mut records_from(batches, from), &mut message, |_| false);
     end_records(cut.unwrap_or(next).max(from), end, message)

@@ -34,7 +34,8 @@ impl MissedRecords {
     /// Begins behind a position, without a read, when this node has reached the position. `None` if the topic has no stream
     /// yet.
     pub(crate) async fn begin(
-        (store, hub): (Arc<StreamService>, Arc<HubTopics>),
+        store: Arc<StreamService>,
+        hub: Arc<HubTopics>,
         topic: String,
         after: Option<Position>,
     ) -> Result<Option<Self>, Problem> {
@@ -56,7 +57,8 @@ impl MissedRecords {
     pub(crate) async fn read_on(
         mut self,
         store: &StreamService,
-        (most, most_bytes): (usize, usize),
+        most: usize,
+        most_bytes: usize,
     ) -> Result<Self, Problem> {
         let end = *self.relay.progress();
         let mut source = store.source(self.relay.stream(), 0)?;

@@ -254,7 +254,8 @@ impl StreamService {
     pub(crate) fn prepare_publication(
         &self,
         topic: &str,
-        (content, idempotency_key): (&MessageContent, Option<&str>),
+        content: &MessageContent,
+        idempotency_key: Option<&str>,
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let key = idempotency_key.map(|key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
@@ -265,7 +266,8 @@ impl StreamService {
     pub(crate) fn prepare_event(
         &self,
         topic: &str,
-        (content, seal): (&MessageContent, &str),
+        content: &MessageContent,
+        seal: &str,
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         self.prepare_record(topic, content, &event_key(seal), rights)

@@ -173,7 +173,7 @@ impl HubTopics {
 
     /// Reports a cache channel without an event to the application, if a webhook wants it: once for clients that come at the
     /// same time. The node of the client may have requested the event from the other nodes.
-    pub(crate) fn report_cache_miss(&self, topic: &str, (is_of_other_node, is_requested): (bool, bool)) {
+    pub(crate) fn report_cache_miss(&self, topic: &str, is_of_other_node: bool, is_requested: bool) {
         let kind = WebhookEventKind::CacheMiss;
         let Some(events) = self.events().filter(|events| events.wants(kind)) else { return };
         let Some(target) = self.apps.target(topic).filter(|target| target.is_cache) else { return };
@@ -195,12 +195,13 @@ impl HubTopics {
         &self,
         out: &Publisher,
         topic: &str,
-        (message, origin): (&Prepared, Option<NodePublicationId>),
+        message: &Prepared,
+        origin: Option<NodePublicationId>,
         age: Duration,
     ) {
         let channel = self.lock_channel(topic).filter(|channel| channel.target.is_cache);
         let Some(PublishedChannel { target, _order, .. }) = channel else { return };
-        if let Some(version) = self.apps.restore(&target, (message, origin), age) {
+        if let Some(version) = self.apps.restore(&target, message, origin, age) {
             let options = PublishOptions::new().version(version);
             TopicPublisher::publish(
                 &mut out.clone(),

@@ -364,7 +364,8 @@ mod tests {
         }
 
         /// Takes over; returns the queue to the predecessor.
-        fn take_over(&self, (histories, epochs): (Vec<TopicSnapshot>, Vec<u8>)) -> FrameReceiver {
+        fn take_over(&self, handed_over: (Vec<TopicSnapshot>, Vec<u8>)) -> FrameReceiver {
+            let (histories, epochs) = handed_over;
             assert!(self.publisher.restore_epochs(&epochs));
             histories.into_iter().for_each(|topic| assert!(self.publisher.restore(topic).unwrap()));
             let (predecessor, receiver) = frame_queue();

@@ -35,7 +35,8 @@ impl EventFilter {
     /// are any. The numbers of subscribers of topics that begin with `uncounted` are no events.
     pub(crate) fn for_channels(
         kinds: &[WebhookEventKind],
-        (prefixes, suffixes): (Vec<String>, Vec<String>),
+        prefixes: Vec<String>,
+        suffixes: Vec<String>,
         uncounted: String,
     ) -> Self {
         Self { kinds: bits(kinds), topics: TopicSelection::Channels { prefixes, suffixes, uncounted } }
@@ -103,7 +104,7 @@ mod tests {
         let kinds = [WebhookEventKind::TopicVacated, WebhookEventKind::SubscriptionCount];
         let prefixes = vec!["$pusher.1.c.".to_owned()];
         let filter =
-            EventFilter::for_channels(&kinds, (prefixes, Vec::new()), "$pusher.1.c.presence-".to_owned());
+            EventFilter::for_channels(&kinds, prefixes, Vec::new(), "$pusher.1.c.presence-".to_owned());
         for (topic, is_wanted) in [("$pusher.1.c.a", true), ("$pusher.11.c.a", false), ("a", false)] {
             assert_eq!(filter.matches(&vacated(topic)), is_wanted, "{topic}");
         }

@@ -231,11 +231,11 @@ impl WebhookOptions {
 }
 
 /// Name and URL of a target, and the root certificates that its connections trust, if not the system's.
-struct WebhookAddress<'a> {
-    name: &'a str,
-    url: &'a str,
-    parsed: HookUrl,
-    roots: Option<&'a [CertificateDer<'static>]>,
+pub(crate) struct WebhookAddress<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) url: &'a str,
+    pub(crate) parsed: HookUrl,
+    pub(crate) roots: Option<&'a [CertificateDer<'static>]>,
 }
 
 /// Where events go, and in which form.
@@ -284,16 +284,16 @@ impl WebhookTarget {
     /// # Errors
     /// No certificate is trusted.
     pub(crate) fn with_encoder(
-        (name, url, parsed, roots): (&str, &str, HookUrl, Option<&[CertificateDer<'static>]>),
+        address: WebhookAddress<'_>,
         filter: EventFilter,
-        (has_batches, grace): (bool, Duration),
+        has_batches: bool,
+        grace: Duration,
         encoder: Arc<dyn WebhookEncoder>,
     ) -> Result<Self, HubError> {
         let mut limits = DeliveryLimits::default();
         if !has_batches {
             (limits.batch, limits.delay) = (1, Duration::ZERO);
         }
-        let address = WebhookAddress { name, url, parsed, roots };
         Self::new(address, filter, limits, grace, encoder)
     }
 

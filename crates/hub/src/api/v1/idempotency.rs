@@ -74,7 +74,8 @@ impl RecentPublications {
     pub(super) fn publish_once(
         &self,
         topic: &str,
-        (key, epoch): (&str, Option<u64>),
+        key: &str,
+        epoch: Option<u64>,
         publish: impl FnOnce() -> ApiPublication,
     ) -> (ApiPublication, bool) {
         let name = name_of(topic, key);
@@ -203,7 +204,7 @@ mod tests {
     fn second_publication_has_the_result_of_the_first() {
         let recent = RecentPublications::default();
         let publish = |topic: &str, key: &str, subscribers| {
-            let (publication, repeated) = recent.publish_once(topic, (key, None), || delivered(subscribers));
+            let (publication, repeated) = recent.publish_once(topic, key, None, || delivered(subscribers));
             (result(&publication).unwrap(), repeated)
         };
         let of = |subscribers| Published::Delivered { subscribers, cluster: None };
@@ -225,7 +226,7 @@ mod tests {
         let recent = RecentPublications::default();
         let append = |outcome: Result<Published, Problem>| {
             let append = || ApiPublication::appending(std::future::ready(outcome));
-            let (publication, repeated) = recent.publish_once("t", ("k", Some(1)), append);
+            let (publication, repeated) = recent.publish_once("t", "k", Some(1), append);
             (result(&publication), repeated)
         };
         assert!(append(Err(problem(code::STORE, "full"))).0.is_err());
@@ -238,7 +239,7 @@ mod tests {
         let recent = RecentPublications::default();
         let publish = |epoch, sequence| {
             let append = || ApiPublication::Done(stored(epoch, sequence));
-            let (publication, repeated) = recent.publish_once("t", ("k", Some(epoch)), append);
+            let (publication, repeated) = recent.publish_once("t", "k", Some(epoch), append);
             (result(&publication).unwrap(), repeated)
         };
         assert_eq!(publish(1, 7), (stored(1, 7), false));
@@ -251,7 +252,7 @@ mod tests {
         let recent = RecentPublications::default();
         let key = "k".repeat(120);
         for at in 0..PUBLICATIONS_MAX + 10 {
-            recent.publish_once(&format!("{at:0200}"), (&key, None), || delivered(0));
+            recent.publish_once(&format!("{at:0200}"), &key, None, || delivered(0));
         }
         let window = recent.lock();
         assert!(window.bytes <= BYTES_MAX && window.publications.len() == window.order.len());

@@ -229,7 +229,7 @@ pub(super) fn broadcast(
             let unread = context.unread_topics(rights, names);
             if unread.is_empty() {
                 let out = request.topics();
-                return Ok(results(publish_to_all(context, rights, out, (topics, &content, (key, exclude)))));
+                return Ok(results(publish_to_all(context, rights, out, topics, &content, (key, exclude))));
             }
             let key = key.map(str::to_owned);
             let mut delayed = DelayedPublication::new(context, rights, request, unread);
@@ -237,7 +237,7 @@ pub(super) fn broadcast(
                 let read = delayed.read_keys().await;
                 let (context, rights, out) = (&delayed.context, &delayed.rights, &mut delayed.publisher);
                 let publish =
-                    || publish_to_all(context, rights, out, (topics, &content, (key.as_deref(), exclude)));
+                    || publish_to_all(context, rights, out, topics, &content, (key.as_deref(), exclude));
                 answer_to_all(read.map(|()| publish())).await
             }))
         }
@@ -253,7 +253,7 @@ pub(super) fn broadcast(
                 exclude,
             };
             Ok(Answer::later(async move {
-                match broadcast.publish((scan, &pattern)).await {
+                match broadcast.publish(scan, &pattern).await {
                     Ok(results) => text_success(results),
                     Err(problem) => failure(&problem),
                 }
@@ -274,17 +274,18 @@ struct PatternBroadcast {
 }
 
 impl PatternBroadcast {
-    async fn publish(mut self, search: (TopicScan, &str)) -> Result<String, Problem> {
+    async fn publish(mut self, scan: TopicScan, pattern: &str) -> Result<String, Problem> {
         // Find all topics first, so that a rejected broadcast reaches none.
         let cluster = self.context.cluster.as_ref();
-        let topics = matching_topics_of_all_nodes(cluster, &self.publisher, search, TOPICS_MAX).await;
+        let topics = matching_topics_of_all_nodes(cluster, &self.publisher, scan, pattern, TOPICS_MAX).await;
         let (topics, missing) = topics.ok_or_else(|| too_many_topics(TOPICS_MAX + 1))?;
         let key = self.key.as_deref();
         let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
         self.context.read_keys(self.context.unread_topics(&self.rights, names)).await?;
         // Once each: the nodes with subscribers receive it from the broker.
-        let (out, message) = (&mut self.publisher, (topics, &self.content, (key, self.exclude)));
-        let mut text = results_text(publish_to_all(&self.context, &self.rights, out, message)).await;
+        let (context, out, options) = (&self.context, &mut self.publisher, (key, self.exclude));
+        let results = publish_to_all(context, &self.rights, out, topics, &self.content, options);
+        let mut text = results_text(results).await;
         if !missing.is_empty() {
             text.truncate(text.trim_end().len() - 1);
             let _ = writeln!(text, ",\"missing_nodes\":{}}}", json!(missing));
@@ -298,7 +299,9 @@ fn publish_to_all(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
     out: &mut impl TopicPublisher,
-    (topics, content, options): (Vec<String>, &MessageContent, PublishOptions<'_>),
+    topics: Vec<String>,
+    content: &MessageContent,
+    options: PublishOptions<'_>,
 ) -> Vec<(String, PublishOutcome)> {
     let publish = |topic: String| {
         let outcome = publish_to(context, rights, out, &topic, content, options);
@@ -345,7 +348,7 @@ fn publish_to(
     }
     let mut publish = || match store {
         Some(store) => {
-            let append = append_to_topic(store, topic, (content.clone(), key), Rights::all());
+            let append = append_to_topic(store, topic, content.clone(), key, Rights::all());
             ApiPublication::appending(async move { append.await.map(Published::Stored) })
         }
         None => {
@@ -362,7 +365,7 @@ fn publish_to(
         Some(key) => {
             let relay = store.and_then(|store| store.topic_relay(topic).ok().flatten());
             let epoch = relay.map(|relay| relay.epoch());
-            Ok(context.recent.publish_once(topic, (key, epoch), publish))
+            Ok(context.recent.publish_once(topic, key, epoch, publish))
         }
     }
 }

@@ -51,7 +51,8 @@ async fn matching_topics(publisher: &Publisher, mut scan: TopicScan, most: usize
 pub(super) async fn matching_topics_of_all_nodes(
     cluster: Option<&Arc<Cluster>>,
     publisher: &Publisher,
-    (scan, filter): (TopicScan, &str),
+    scan: TopicScan,
+    filter: &str,
     most: usize,
 ) -> Option<(Vec<String>, Vec<String>)> {
     let own = matching_topics(publisher, scan, most).await?;
@@ -225,8 +226,8 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
                 opening.await?;
             }
             let epoch = store.topic_relay(&topic)?.map_or(0, |relay| relay.epoch());
-            let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
-            let fetched = follow::history(Arc::clone(&store), topic.clone(), start, most).await?;
+            let (store, most) = (Arc::clone(&store), HISTORY_MAX);
+            let fetched = follow::history(store, topic.clone(), start, most, HISTORY_BYTES_MAX).await?;
             Ok::<_, Problem>(stored_messages(&topic, epoch, &fetched))
         };
         match read.await {

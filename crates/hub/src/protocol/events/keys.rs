@@ -52,7 +52,7 @@ impl TopicsReader<'_> {
         let rights = policy.rights(request)?;
         let config = Arc::clone(self.config);
         let names = vec![topic.clone()];
-        self.respond(request, rights, ("/topics/{name}/keys", names), move |client, _| {
+        self.respond(request, rights, "/topics/{name}/keys", names, move |client, _| {
             client.check_keys(&topic)?;
             let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
             let requested = Some(Box::new(RequestedSubscriptions::Keys(topic, options)));

@@ -15,7 +15,7 @@ impl JsonClient {
     /// Registers the open connection at a path.
     pub(super) fn register(&mut self, path: ConnectionPath, cx: &mut Context<'_>) {
         self.connection =
-            Some(self.hub.connections().register(path, &self.rights, (cx.subscriber_id(), cx.waker())));
+            Some(self.hub.connections().register(path, &self.rights, cx.subscriber_id(), cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
     }
 

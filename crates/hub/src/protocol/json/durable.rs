@@ -19,7 +19,8 @@ impl JsonClient {
     /// Subscribes to a durable topic by its name, or to a pattern of durable topics that a broker stores.
     pub(super) fn subscribe_to_stream(
         &mut self,
-        (store, topic): (&Arc<StreamService>, &str),
+        store: &Arc<StreamService>,
+        topic: &str,
         presence: PresenceDetail,
         start: Option<ReplayFrom>,
         id: &Option<Value>,

@@ -24,7 +24,7 @@ impl JsonClient {
         self.rights.may(Action::Subscribe, topic)?;
         self.check_hooked(topic)?;
         if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.history_of_topic((&store, topic, start), id, cx)?;
+            self.streams.history_of_topic(&store, topic, start, id, cx)?;
             return Ok(OpReply::Deferred);
         }
         let messages = history_page(&self.hub, cx.topics(), topic, start)?;

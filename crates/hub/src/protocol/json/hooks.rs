@@ -86,7 +86,8 @@ impl ConnectionHooks {
     pub(super) fn for_request(
         headers: Vec<(HeaderName, HeaderValue)>,
         grants_rights: bool,
-        (info, topic_infos): (Option<Value>, BTreeMap<String, Value>),
+        info: Option<Value>,
+        topic_infos: BTreeMap<String, Value>,
     ) -> Box<Self> {
         Box::new(Self { headers, grants_rights, info, topic_infos, ..Self::default() })
     }
@@ -197,7 +198,9 @@ impl JsonClient {
     pub(super) fn start_subscribe(
         &mut self,
         hook: &TopicHook,
-        (topic, presence, start): (&str, PresenceDetail, Option<ReplayFrom>),
+        topic: &str,
+        presence: PresenceDetail,
+        start: Option<ReplayFrom>,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
@@ -209,7 +212,8 @@ impl JsonClient {
     pub(super) fn start_publish(
         &mut self,
         hook: &TopicHook,
-        (topic, content): (&str, &MessageContent),
+        topic: &str,
+        content: &MessageContent,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
@@ -235,7 +239,7 @@ impl JsonClient {
                 let Some(hook) = self.rights.topic_hook(HookKind::Publish, topic) else { return Ok(None) };
                 let access = (&self.rights, &mut self.rates);
                 let store = KeyStore::new(&self.hub, self.streams.store());
-                self.keys.check_write((topic, write), store, access)?;
+                self.keys.check_write(topic, write, store, access)?;
                 Ok(Some(hook))
             }
             // The application has accepted the request of a response with events.
@@ -276,7 +280,8 @@ impl JsonClient {
     /// Passes a call to the application.
     pub(super) fn call(
         &mut self,
-        (method, topic): (&str, Option<&str>),
+        method: &str,
+        topic: Option<&str>,
         data: Option<&RawValue>,
         id: &Option<Value>,
         cx: &mut Context<'_>,
@@ -319,7 +324,7 @@ impl JsonClient {
     fn request(&mut self, client: &HookClient, hook: &TopicHook, detail: &HookDetail<'_>) -> PendingReply {
         let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
         let state = self.hooks.get_or_insert_default();
-        client.call(&hook.url, detail, (&id, self.rights.client()), state.headers.clone())
+        client.call(&hook.url, detail, &id, self.rights.client(), state.headers.clone())
     }
 
     /// Pauses reads until the answer.
@@ -388,9 +393,9 @@ impl JsonClient {
                 let result = self.accept(reply).and_then(|reply| {
                     self.rights.may_write_key(&topic, write.key())?;
                     let max_message = self.max_message as usize;
-                    let write = accepted_write(&self.rights, &topic, (*write, max_message), reply)?;
+                    let write = accepted_write(&self.rights, &topic, *write, max_message, reply)?;
                     let store = KeyStore::new(&self.hub, self.streams.store());
-                    let ack = self.keys.write((&topic, write), (&id, store), cx)?;
+                    let ack = self.keys.write(&topic, write, (&id, store), cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
@@ -400,7 +405,7 @@ impl JsonClient {
                     let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
                     let access = (&self.rights, &mut self.rates);
                     let store = KeyStore::new(&self.hub, self.streams.store());
-                    let ack = self.keys.execute(request, (&id, store), access, cx)?;
+                    let ack = self.keys.execute(request, &id, store, access, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);

@@ -68,7 +68,8 @@ impl ConnectionKeys {
     pub(super) fn execute(
         &mut self,
         request: KeyRequest<'_>,
-        (id, store): (&Option<Value>, KeyStore<'_>),
+        id: &Option<Value>,
+        store: KeyStore<'_>,
         (rights, rates): (&Rights, &mut ConnectionRates),
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
@@ -80,9 +81,9 @@ impl ConnectionKeys {
         }
         match request.op {
             KeyOp::Write(write) => {
-                self.check_write((topic, &write), store, (rights, rates))?;
+                self.check_write(topic, &write, store, (rights, rates))?;
                 let write = rights.limit_key(topic, *write);
-                self.write((topic, write), (id, store), cx)
+                self.write(topic, write, (id, store), cx)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
@@ -116,7 +117,8 @@ impl ConnectionKeys {
     /// The right, limit or state that forbids it.
     pub(super) fn check_write(
         &self,
-        (topic, write): (&str, &KeyWrite),
+        topic: &str,
+        write: &KeyWrite,
         store: KeyStore<'_>,
         (rights, rates): (&Rights, &mut ConnectionRates),
     ) -> Result<(), Problem> {
@@ -134,7 +136,8 @@ impl ConnectionKeys {
     /// Executes a write that was checked; returns the fields of its acknowledgement, or none if that follows.
     pub(super) fn write(
         &mut self,
-        (topic, write): (&str, KeyWrite),
+        topic: &str,
+        write: KeyWrite,
         (id, store): (&Option<Value>, KeyStore<'_>),
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {

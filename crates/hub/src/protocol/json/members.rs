@@ -90,7 +90,8 @@ impl JoinedTopics {
         &mut self,
         topic: &str,
         member: MemberFields,
-        (is_subscribed, subscriptions): (bool, usize),
+        is_subscribed: bool,
+        subscriptions: usize,
         rights: &Rights,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {

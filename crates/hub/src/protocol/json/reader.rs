@@ -85,7 +85,7 @@ impl JsonClient {
         is_granted: bool,
         infos: (Option<Value>, BTreeMap<String, Value>),
     ) -> Self {
-        self.hooks = Some(ConnectionHooks::for_request(headers, is_granted, infos));
+        self.hooks = Some(ConnectionHooks::for_request(headers, is_granted, infos.0, infos.1));
         self
     }
 

@@ -149,7 +149,8 @@ impl JsonStreams {
     /// Executes an operation.
     pub(crate) fn execute(
         &mut self,
-        (stream, op): (Option<Cow<'_, str>>, StreamOp<'_>),
+        stream: Option<Cow<'_, str>>,
+        op: StreamOp<'_>,
         id: &Option<Value>,
         rights: &Rights,
         cx: &mut Context<'_>,
@@ -174,26 +175,24 @@ impl JsonStreams {
                         format!("{} is being consumed already: stop first", brief(name)),
                     ));
                 }
-                let from = (&*store, stream);
-                let assignments = streams.subscribe(from, partition, begin, id.into(), cx)?;
+                let assignments = streams.subscribe(&store, stream, partition, begin, id.into(), cx)?;
                 Ok(StreamReply::Ack(json!({ "stream": name, "partitions": assignments_json(&assignments) })))
             }
             StreamOp::Commit { partition, offset, group } => {
-                let to = (&*group, partition, offset);
-                let of = (&*store, store.stream_to_read(name, rights)?);
-                streams.commit(of, to, id.into(), &JsonReplies, cx)?;
+                let (to, stream) = ((&*group, partition, offset), store.stream_to_read(name, rights)?);
+                streams.commit(&store, stream, to, id.into(), &JsonReplies, cx)?;
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Read { partition, offset, max } => {
-                let of = (&store, store.stream_to_read(name, rights)?);
-                streams.fetch(of, (partition, offset, max), id.into(), &JsonReplies, cx);
+                let stream = store.stream_to_read(name, rights)?;
+                streams.fetch(&store, stream, (partition, offset, max), id.into(), &JsonReplies, cx);
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Stop if streams.unsubscribe(|_, known| known == name) => {
                 Ok(StreamReply::Ack(json!({ "stream": name })))
             }
             StreamOp::Delete => {
-                streams.delete((&store, name), rights, id.into(), &JsonReplies, cx)?;
+                streams.delete(&store, name, rights, id.into(), &JsonReplies, cx)?;
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Stop => {
@@ -249,12 +248,14 @@ impl JsonStreams {
     /// Publishes to a durable topic, and answers when the stream's durability is reached.
     pub(crate) fn append_to_durable(
         &mut self,
-        (store, topic, content): (&StreamService, &str, &MessageContent),
+        store: &StreamService,
+        topic: &str,
+        content: &MessageContent,
         id: &Option<Value>,
         rights: &Rights,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let (relay, records) = store.prepare_publication(topic, (content, None), rights)?;
+        let (relay, records) = store.prepare_publication(topic, content, None, rights)?;
         let request = JsonRequest { id: id.clone(), epoch: Some(relay.epoch()) };
         // A client that gives no id still receives failures.
         let to = (store, relay.stream().clone());
@@ -271,17 +272,20 @@ impl JsonStreams {
     /// Answers with messages of a durable topic, from a start on.
     pub(crate) fn history_of_topic(
         &mut self,
-        (store, topic, start): (&Arc<StreamService>, &str, ReplayFrom),
+        store: &Arc<StreamService>,
+        topic: &str,
+        start: ReplayFrom,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         let epoch = store.topic_relay(topic)?.map_or(0, |relay| relay.epoch());
-        let most = (HISTORY_MAX, HISTORY_BYTES_MAX);
-        let messages = follow::history(Arc::clone(store), topic.to_owned(), start, most);
+        let (store, most) = (Arc::clone(store), HISTORY_MAX);
+        let messages = follow::history(store, topic.to_owned(), start, most, HISTORY_BYTES_MAX);
         let request = JsonRequest { id: id.clone(), epoch: Some(epoch) };
         self.streams.get_or_insert_default().reply_with(
             messages,
-            (topic.to_owned(), 0),
+            topic.to_owned(),
+            0,
             request,
             &JsonReplies,
             cx,
@@ -371,14 +375,15 @@ fn records_text(
     end: u64,
     read: Option<&ReadResult>,
 ) -> String {
-    read_text(begin_records(at), (from, end), read)
+    read_text(begin_records(at), from, end, read)
 }
 
 /// The records of a read before its first damage, as one message, and the offset that follows. If the read begins with
 /// damaged records, their offsets.
 fn consumed_text(
     at: &ReplyContext<'_, JsonRequest>,
-    (from, end): (u64, u64),
+    from: u64,
+    end: u64,
     read: &ReadResult,
 ) -> Result<(String, u64), Range<u64>> {
     let mut message = begin_records(&ReplyContext { id: &JsonRequest::default(), ..*at });
@@ -475,7 +480,7 @@ impl Replies for JsonReplies {
         read: &ReadResult,
         cx: &mut Context<'_>,
     ) -> (Sent, u64) {
-        match consumed_text(at, (from, end), read) {
+        match consumed_text(at, from, end, read) {
             Ok((text, next)) => (cx.send_text(&text).unwrap_or(Sent::Dropped), next),
             Err(damaged) => (self.gap(at, damaged.start, damaged.end, cx), damaged.end),
         }
@@ -530,7 +535,7 @@ mod tests {
         while next < 1_000 {
             let read = partition.read(next, READ_BYTES).unwrap();
             let fetched = records_text(&at, next, 1_000, Some(&read));
-            let (text, end) = consumed_text(&at, (next, 1_000), &read).unwrap();
+            let (text, end) = consumed_text(&at, next, 1_000, &read).unwrap();
             assert_eq!(fetched, text);
             assert!(text.len() < READ_BYTES + 50_000, "{} bytes", text.len());
             let message: Value = serde_json::from_str(&text).unwrap();

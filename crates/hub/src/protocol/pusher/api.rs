@@ -60,7 +60,8 @@ fn accepted() -> Response {
 pub(super) fn add_to(
     router: Router,
     live: &LivePolicy,
-    (services, cluster): (&Arc<PusherServices>, Option<&Arc<Cluster>>),
+    services: &Arc<PusherServices>,
+    cluster: Option<&Arc<Cluster>>,
     prefix: Option<&str>,
 ) -> Router {
     let apps = Arc::clone(live.policy().live_apps());

@@ -196,7 +196,7 @@ impl PusherClient {
             },
             "pusher:signin" => self.sign_in(connection, read_data(data), cx),
             name if name.starts_with(CLIENT_EVENT) => {
-                self.client_event(connection, (name, channel.as_deref()), data, cx);
+                self.client_event(connection, name, channel.as_deref(), data, cx);
             }
             name => self.reject_message(&connection.app, &format!("unknown event {}", brief(name)), cx),
         }

@@ -28,11 +28,12 @@ impl PusherClient {
     pub(super) fn client_event(
         &self,
         connection: &mut PusherConnection,
-        (name, channel): (&str, Option<&str>),
+        name: &str,
+        channel: Option<&str>,
         data: Option<&RawValue>,
         cx: &mut Context<'_>,
     ) {
-        let checked = self.check_client_event(connection, (name, channel), data, cx);
+        let checked = self.check_client_event(connection, name, channel, data, cx);
         let (channel, user_id) = match checked {
             Ok(accepted) => accepted,
             Err(problem) => {
@@ -53,7 +54,8 @@ impl PusherClient {
         let published = (&content).into();
         self.hub().publish(cx, &Publication::new(&topic, &published).with_sender(sender));
         self.report_client_event(
-            (&connection.app, socket_id),
+            &connection.app,
+            socket_id,
             (&topic, &channel),
             &content,
             user_id.as_deref(),
@@ -63,7 +65,8 @@ impl PusherClient {
     /// Reports an event, if anything wants to know it: of its channel, and of the topic that the channel is.
     fn report_client_event(
         &self,
-        (app, socket_id): (&LiveApp, u128),
+        app: &LiveApp,
+        socket_id: u128,
         (topic, channel): (&str, &str),
         content: &MessageContent,
         user_id: Option<&str>,
@@ -87,7 +90,8 @@ impl PusherClient {
     fn check_client_event(
         &self,
         connection: &mut PusherConnection,
-        (name, channel): (&str, Option<&str>),
+        name: &str,
+        channel: Option<&str>,
         data: Option<&RawValue>,
         cx: &Context<'_>,
     ) -> Result<(String, Option<String>), String> {

@@ -44,9 +44,6 @@ type ReservedRecords = (MissedRecords, Option<ReservedMemory>);
 
 type Reading = Pin<Box<dyn Future<Output = Result<Option<ReservedRecords>, Problem>>>>;
 
-/// Limits of the missed events, in events and in bytes.
-const LIMITS: (usize, usize) = (HISTORY_MAX, RECOVERY_BYTES);
-
 /// Maximum number of reads of one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
 
@@ -56,7 +53,8 @@ static UNREAD_LINES: LogLimit = LogLimit::new();
 impl PendingRecovery {
     /// Prepares to read the events that the client has missed. The first poll begins.
     pub(super) fn new(
-        (channel, topic): (&str, &str),
+        channel: &str,
+        topic: &str,
         request: RecoverRequest,
         (store, hub): (&Arc<StreamService>, &Arc<HubTopics>),
     ) -> Self {
@@ -78,7 +76,8 @@ impl PendingRecovery {
     /// Begins or continues at a time, with a deadline of the reading.
     pub(super) fn poll_at(
         &mut self,
-        (now, deadline): (u64, u64),
+        now: u64,
+        deadline: u64,
         apps: &LiveApps,
         cx: &mut Context<'_>,
     ) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
@@ -193,7 +192,8 @@ fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> 
     };
     let topic = topic.to_owned();
     Box::pin(async move {
-        match MissedRecords::begin(source.clone(), topic, after).await? {
+        let (store, hub) = source.clone();
+        match MissedRecords::begin(store, hub, topic, after).await? {
             Some(missed) => read_reserved(&source, missed, None).await.map(Some),
             None => Ok(None),
         }
@@ -213,5 +213,5 @@ async fn read_reserved(
         Some(reserved) => reserved,
         None => hub.apps().recoveries.reserve().await,
     };
-    Ok((missed.read_on(store, LIMITS).await?, Some(reserved)))
+    Ok((missed.read_on(store, HISTORY_MAX, RECOVERY_BYTES).await?, Some(reserved)))
 }

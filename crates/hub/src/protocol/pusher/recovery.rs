@@ -85,7 +85,7 @@ impl ChannelRecovery {
         let missed = match request {
             RecoverRequest::Live => None,
             RecoverRequest::After { position, socket_id } => {
-                missed(cx.topics(), &form, (position, start), socket_id)
+                missed(cx.topics(), &form, position, start, socket_id)
             }
         };
         Ok(Self { position: Some(start), missed })
@@ -112,7 +112,8 @@ impl ChannelRecovery {
 fn missed(
     topics: &Topics,
     form: &str,
-    (after, end): (Position, Position),
+    after: Position,
+    end: Position,
     socket_id: Option<u128>,
 ) -> Option<Vec<Prepared>> {
     if after.epoch != end.epoch || after.sequence > end.sequence {

@@ -130,7 +130,7 @@ impl PusherClient {
         let recover = RecoverRequest::read(data.recover.as_ref()).map_err(SubscriptionError::recover)?;
         let member = match kind.access {
             ChannelAccess::Public => None,
-            _ => authorize((connection, self.socket_id(cx)), kind, data)?,
+            _ => authorize(connection, self.socket_id(cx), kind, data)?,
         };
         let presence = presence_of(&connection.app.options.id, channel);
         if connection.recovers(channel) {
@@ -139,8 +139,8 @@ impl PusherClient {
         }
         if connection.subscribed(channel, cx).is_some() {
             // The client has received the last event, or receives it as it is published.
-            let answer = (recover.is_some(), ChannelRecovery::default(), LastEvent::Unneeded);
-            return self.acknowledge(connection, channel, answer, cx);
+            let (recovers, recovery) = (recover.is_some(), ChannelRecovery::default());
+            return self.acknowledge(connection, channel, recovers, recovery, LastEvent::Unneeded, cx);
         }
         if usize::from(connection.channels) >= limits.channels {
             let text = format!("a connection has at most {} channels", limits.channels);
@@ -151,15 +151,14 @@ impl PusherClient {
         let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
         let after = last.as_ref().map(|event| event.version);
-        let added = self.add_subscription(connection, (&presence, &topic, after), (member, recover), cx)?;
+        let added = self.add_subscription(connection, &presence, &topic, after, (member, recover), cx)?;
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
         let recovery = match (added, recover) {
             (Some(added), _) => added,
             (None, Some(request)) => {
                 drop(order);
                 if let Some(store) = &self.services.store {
-                    let pending =
-                        PendingRecovery::new((channel, &topic), request, (store, &self.services.hub));
+                    let pending = PendingRecovery::new(channel, &topic, request, (store, &self.services.hub));
                     connection.rare.get_or_insert_default().recoveries.push(pending);
                 }
                 self.continue_recoveries(connection, cx);
@@ -171,7 +170,7 @@ impl PusherClient {
         let is_needed = kind.is_cache && (recovery.position.is_none() || !self.hub().awaits_position(&topic));
         drop(order);
         let last = if is_needed { last.into() } else { LastEvent::Unneeded };
-        self.acknowledge(connection, channel, (recover.is_some(), recovery, last), cx)
+        self.acknowledge(connection, channel, recover.is_some(), recovery, last, cx)
     }
 
     /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
@@ -187,7 +186,7 @@ impl PusherClient {
                 recoveries.iter_mut().for_each(PendingRecovery::pause);
                 break;
             }
-            match recoveries[at].poll_at((now, deadline), self.apps(), cx) {
+            match recoveries[at].poll_at(now, deadline, self.apps(), cx) {
                 Poll::Pending => at += 1,
                 Poll::Ready(recovery) => {
                     let pending = recoveries.remove(at);
@@ -215,7 +214,7 @@ impl PusherClient {
                     true => connection.app.cached(channel).into(),
                     false => LastEvent::Unneeded,
                 };
-                self.acknowledge(connection, channel, (true, recovery, last), cx)
+                self.acknowledge(connection, channel, true, recovery, last, cx)
             }
             Err(error) => {
                 self.unsubscribe(connection, channel, cx);
@@ -244,7 +243,9 @@ impl PusherClient {
         &self,
         connection: &PusherConnection,
         channel: &str,
-        (recovers, recovery, last): (bool, ChannelRecovery, LastEvent),
+        recovers: bool,
+        recovery: ChannelRecovery,
+        last: LastEvent,
         cx: &mut Context<'_>,
     ) -> Result<(), SubscriptionError> {
         let (kind, presence) =
@@ -265,7 +266,7 @@ impl PusherClient {
             }
         } else {
             let topic = topic_of(connection.app.options.topic_space(), channel);
-            self.send_last_event(&connection.app, (channel, &topic), last, cx);
+            self.send_last_event(&connection.app, channel, &topic, last, cx);
         }
         Ok(())
     }
@@ -274,7 +275,8 @@ impl PusherClient {
     fn send_last_event(
         &self,
         app: &LiveApp,
-        (channel, topic): (&str, &str),
+        channel: &str,
+        topic: &str,
         last: LastEvent,
         cx: &mut Context<'_>,
     ) {
@@ -291,7 +293,7 @@ impl PusherClient {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), (false, is_requested));
+                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false, is_requested);
             }
         }
     }
@@ -301,7 +303,9 @@ impl PusherClient {
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
-        (presence, topic, last): (&str, &str, Option<u64>),
+        presence: &str,
+        topic: &str,
+        last: Option<u64>,
         (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
         cx: &mut Context<'_>,
     ) -> Result<Option<ChannelRecovery>, SubscriptionError> {
@@ -426,7 +430,8 @@ fn join(
 
 /// Checks the signature of a subscription to a channel that is not public. Returns the member of a presence channel.
 fn authorize(
-    (connection, socket_id): (&PusherConnection, u128),
+    connection: &PusherConnection,
+    socket_id: u128,
     kind: ChannelKind,
     data: &SubscribeData,
 ) -> Result<Option<SignedMember>, SubscriptionError> {

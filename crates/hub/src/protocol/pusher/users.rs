@@ -86,7 +86,7 @@ impl PusherClient {
             .map_err(|_| "the server has no memory for more users")?;
         let rights = Rights::for_subject(&subject(&app.id, &user.member.id)).for_client(cx.peer().ip());
         let registered =
-            self.hub().connections().register(ConnectionPath::App, &rights, (cx.subscriber_id(), cx.waker()));
+            self.hub().connections().register(ConnectionPath::App, &rights, cx.subscriber_id(), cx.waker());
         let most = app.limits.watchlist;
         send(cx, &success);
         connection.liveness.is_authorized = true;

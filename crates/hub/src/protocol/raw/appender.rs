@@ -63,7 +63,7 @@ impl TopicAppender {
             return self.streams.defer(opening, Bytes::new(), cx);
         }
         let result =
-            self.store.prepare_publication(topic, (content, None), rights).and_then(|(relay, records)| {
+            self.store.prepare_publication(topic, content, None, rights).and_then(|(relay, records)| {
                 let to = (&*self.store, relay.stream().clone());
                 self.streams.append(
                     to,

@@ -103,7 +103,7 @@ impl TopicClient {
         let Some(client) = policy.hooks() else { return false };
         let hooks = self.hooks.get_or_insert_default();
         let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
-        let reply = client.call(&hook.url, detail, (&id, self.rights.client()), hooks.headers.clone());
+        let reply = client.call(&hook.url, detail, &id, self.rights.client(), hooks.headers.clone());
         hooks.pending = Some(PendingRawHook { reply, failure: hook.failure, action });
         cx.pause_reads();
         // The wakeup polls the answer.

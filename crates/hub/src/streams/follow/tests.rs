@@ -21,7 +21,7 @@ fn delete_while_waiting(is_recreated: bool) {
     store.install(streams);
     let publish = || {
         let content = MessageContent::Text("x".into());
-        block_on(append_to_topic(&store, "t", (content, None), Rights::all())).unwrap()
+        block_on(append_to_topic(&store, "t", content, None, Rights::all())).unwrap()
     };
     // The relay is not started, and stays behind the log.
     let published = publish();

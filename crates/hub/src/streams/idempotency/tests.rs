@@ -82,7 +82,7 @@ impl Node {
 
     fn publish(&self, key: Option<&str>) -> u64 {
         let content = MessageContent::Text("x".into());
-        block_on(append_to_topic(&self.store, "t", (content, key), Rights::all())).unwrap().sequence
+        block_on(append_to_topic(&self.store, "t", content, key, Rights::all())).unwrap().sequence
     }
 
     /// Idempotency keys and sequences that are read.

@@ -223,7 +223,7 @@ fn records_that_the_relay_has_published_are_not_published_again() {
 fn history_waits_for_published_records() {
     let mut node = Node::started();
     node.push(FIRST..FIRST + 3);
-    let history = follow::history(node.store.clone(), "t".to_owned(), ReplayFrom::Last(10), (100, 1 << 20));
+    let history = follow::history(node.store.clone(), "t".to_owned(), ReplayFrom::Last(10), 100, 1 << 20);
     let mut history = Box::pin(history);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(history.as_mut().poll(&mut cx).is_pending());

@@ -79,14 +79,14 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut R
     let checked = check(app, &event)?;
     let waiting = publish(context, app, std::slice::from_ref(&checked), request.topics());
     if checked.info == ChannelInfo::default() {
-        return Ok(answer(context, (app, request), accepted(), waiting));
+        return Ok(answer(context, app, request, accepted(), waiting));
     }
     let publisher = request.publisher();
     let mut channels = Map::new();
     for channel in checked.channels {
         channels.insert(channel.to_owned(), info_of(app, channel, checked.info, &publisher));
     }
-    Ok(answer(context, (app, request), success(&json!({ "channels": channels })), waiting))
+    Ok(answer(context, app, request, success(&json!({ "channels": channels })), waiting))
 }
 
 /// The parameters of a request without a body.
@@ -125,7 +125,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Req
         batch.iter().map(|event| check(app, event)).collect::<Result<_, _>>()?;
     let waiting = publish(context, app, &checked, request.topics());
     if checked.iter().all(|event| event.info == ChannelInfo::default()) {
-        return Ok(answer(context, (app, request), accepted(), waiting));
+        return Ok(answer(context, app, request, accepted(), waiting));
     }
     let publisher = request.publisher();
     let info = |event: &CheckedEvent<'_>| {
@@ -138,7 +138,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Req
         )
     };
     let infos: Vec<Value> = checked.iter().map(info).collect();
-    Ok(answer(context, (app, request), success(&json!({ "batch": infos })), waiting))
+    Ok(answer(context, app, request, success(&json!({ "batch": infos })), waiting))
 }
 
 /// Checks an event against the limits of the app.
@@ -316,7 +316,8 @@ fn topics_of<'a>(
 /// Answers when the events of durable topics are stored, and the others are published; if one is not stored, with its problem.
 fn answer(
     context: &AppApi,
-    (app, request): (&LiveApp, &Request<'_>),
+    app: &LiveApp,
+    request: &Request<'_>,
     response: Response,
     waiting: WaitingEvents,
 ) -> Answer {
@@ -350,7 +351,7 @@ async fn store_events(
     let topics: BTreeSet<&str> = events.iter().map(|(topic, ..)| &**topic).collect();
     let opening = |topic| store.opening(topic, Action::Publish, &rights);
     try_join_all(topics.into_iter().filter_map(opening)).await?;
-    let prepare = |(topic, content, seal): &SealedEvent| store.prepare_event(topic, (content, seal), &rights);
+    let prepare = |(topic, content, seal): &SealedEvent| store.prepare_event(topic, content, seal, &rights);
     let prepared: Vec<_> = events.iter().map(prepare).collect::<Result<_, _>>()?;
     let appends: Vec<_> = prepared.iter().map(|(relay, records)| (relay.stream(), records)).collect();
     let appended = store.append_all(&appends).await?;
