@@ -12,6 +12,7 @@ mod lengths;
 mod links;
 mod manifests;
 mod names;
+mod parameters;
 mod ratchets;
 mod safety;
 mod source;
@@ -27,7 +28,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 22] = [
+const RULES: [(&str, Rule); 23] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -48,6 +49,7 @@ const RULES: [(&str, Rule); 22] = [
     ("a type name is defined once", names::types),
     ("functions are named by their result", names::functions),
     ("each help text stands alone", names::help),
+    ("parameters have names", parameters::tuples),
     ("links lead somewhere", links::links),
     ("the book lists its pages", links::pages),
 ];
