@@ -122,6 +122,7 @@ mod tests {
         for (text, expected) in [
             ("fn f((a, b): (u8, u8)) {}", 1),
             ("fn f<F: Fn(u8) -> u8>(&self, pair: (u8, A<u8, u8>), (c, d): (u8, u8)) {}", 2),
+            ("fn f<F: Fn() -> (u8, u8)>(a: (u8, u8), b: A<fn(u8) -> u8, u8>, c: (u8, u8), d: F) {}", 2),
             ("fn f((a, b): Pair, &(c, d): &Pair) {}", 2),
             ("trait A { fn f<'a>(pair: &'a mut (u8, u8), end: u8); }", 1),
             ("fn f(a: u8, b: Option<(u8, u8)>, c: &[(u8, u8)], d: impl Fn((u8, u8), u8)) {}", 0),
