@@ -68,7 +68,7 @@ pub(crate) use self::presence::table::{EncodeUpdate, PresenceTable};
 pub(crate) use self::publish_options::Placement;
 pub use self::publish_options::PublishOptions;
 pub use self::publisher::{PublishError, Publisher, Undelivered};
-pub(crate) use self::registry::Publication;
+pub(crate) use self::registry::QueuedPublication;
 pub use self::registry::Topics;
 pub(crate) use self::rule::{RuleId, TopicRules};
 pub use self::rule::{SlowConsumer, TopicRule};

@@ -144,7 +144,7 @@ impl Process {
         self.hub.publish(out, &Publication::new(topic, &content).with_sender(sender));
     }
 
-    fn receive_from_node(&self, publication: &NodePublication) {
+    fn receive_from_node(&self, publication: &ReceivedFromNode) {
         let content = MessageContent::Text(publication.number.to_string().into());
         let origin = NodePublicationId { node: 9, start: 1, number: u64::from(publication.number), index: 0 };
         let out = &mut self.publisher.clone();
@@ -163,7 +163,7 @@ impl Process {
 }
 
 #[derive(Clone, Copy)]
-struct NodePublication {
+struct ReceivedFromNode {
     topic: &'static str,
     number: u32,
 }
@@ -216,20 +216,20 @@ struct World {
     expected_old: Expected,
     expected_new: Expected,
     /// The frames and their reference, while the processes are connected.
-    links: Option<Links>,
+    links: Option<FrameLinks>,
     is_serving: bool,
-    from_nodes: Vec<NodePublication>,
+    from_nodes: Vec<ReceivedFromNode>,
     /// Publications of nodes that each process has received.
     received_by_old: usize,
     received_by_new: usize,
     /// Publications of nodes to topics with a history that the old process holds back.
-    held: Vec<NodePublication>,
+    held: Vec<ReceivedFromNode>,
     awaited: VecDeque<Passed>,
     last: u32,
     relayed: u64,
 }
 
-struct Links {
+struct FrameLinks {
     to_new: FrameReceiver,
     from_new: FrameReceiver,
     expected_to_new: VecDeque<Passed>,
@@ -267,7 +267,7 @@ impl World {
             2 | 3 if self.is_serving => self.publish_in_new(),
             4 => {
                 let (topic, number) = self.choose();
-                self.from_nodes.push(NodePublication { topic, number });
+                self.from_nodes.push(ReceivedFromNode { topic, number });
             }
             5 => self.receive_in_old(),
             6 => self.receive_in_new(),
@@ -354,7 +354,7 @@ impl World {
         let Some(publication) = self.from_nodes.get(self.received_by_old).copied() else { return };
         self.received_by_old += 1;
         self.old.receive_from_node(&publication);
-        let NodePublication { topic, number } = publication;
+        let ReceivedFromNode { topic, number } = publication;
         match has_history(topic) {
             true if self.links.is_none() => {
                 self.expected_old.deliver_positioned(topic, number);
@@ -373,7 +373,7 @@ impl World {
         let Some(publication) = next.filter(|_| self.links.is_some()) else { return };
         self.received_by_new += 1;
         self.new.receive_from_node(&publication);
-        let NodePublication { topic, number } = publication;
+        let ReceivedFromNode { topic, number } = publication;
         if !has_history(topic) {
             self.deliver_in_new(Passed { topic, number, is_awaited: false }, false);
         } else if !self
@@ -427,7 +427,7 @@ impl World {
         let (predecessor, from_new) = frame_queue();
         self.new.hub.set_predecessor(predecessor);
         let (expected_to_new, expected_from_new) = (VecDeque::new(), VecDeque::new());
-        self.links = Some(Links { to_new, from_new, expected_to_new, expected_from_new });
+        self.links = Some(FrameLinks { to_new, from_new, expected_to_new, expected_from_new });
         self.received_by_new = first;
         for _ in first..self.received_by_old {
             if self.rng.below(2) == 0 {
@@ -451,7 +451,7 @@ impl World {
         for Passed { topic, number, .. } in std::mem::take(&mut self.awaited) {
             self.expected_old.deliver_positioned(topic, number);
         }
-        for NodePublication { topic, number } in std::mem::take(&mut self.held) {
+        for ReceivedFromNode { topic, number } in std::mem::take(&mut self.held) {
             self.expected_old.deliver_positioned(topic, number);
             self.expected_old.deliver_plain(topic, number);
         }

@@ -11,7 +11,7 @@ use super::history::policy::Position;
 use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
 use super::publish_options::{Placement, PublishOptions};
-use super::registry::{Publication, Topics};
+use super::registry::{QueuedPublication, Topics};
 use super::subscriber_id::SubscriberId;
 use crate::log_limit::LogLimit;
 use crate::topics::mail::{Mail, MailedPublication};
@@ -155,7 +155,7 @@ impl Topics {
         reached -= self.own_subscriptions(topic, except);
         let except = except.and_then(|except| except.on_thread(self.shard));
         self.counters.lost += lost as u64;
-        self.push(Publication { topic: local, message, except, sequence: 0 });
+        self.push(QueuedPublication { topic: local, message, except, sequence: 0 });
         reached
     }
 
@@ -182,7 +182,7 @@ impl Topics {
             }
         }
         if let Some(topic) = self.index_of(name) {
-            self.push(Publication { topic, message: message.clone(), except: None, sequence: version });
+            self.push(QueuedPublication { topic, message: message.clone(), except: None, sequence: version });
         }
     }
 
@@ -225,11 +225,11 @@ impl Topics {
         let Ok(Some(topic)) = self.resolve(&topic) else { return };
         if position.is_none_or(|position| self.accept_from_mail(topic, position)) {
             let sequence = position.map_or(version, |position| position.sequence);
-            self.push(Publication { topic, message, except, sequence });
+            self.push(QueuedPublication { topic, message, except, sequence });
         }
     }
 
-    pub(super) fn push(&mut self, publication: Publication) {
+    pub(super) fn push(&mut self, publication: QueuedPublication) {
         self.topics[publication.topic].references += 1;
         self.queued_bytes += publication.message.payload().len();
         self.publications.push_back(publication);
@@ -251,7 +251,7 @@ impl Topics {
     /// Returns the next publication and its current subscribers: a copy, since delivery may change them. Return the
     /// list to [`recycle_subscribers`](Self::recycle_subscribers), and end with
     /// [`finish_delivery`](Self::finish_delivery).
-    pub(crate) fn next_publication(&mut self) -> Option<(Publication, Vec<ConnId>)> {
+    pub(crate) fn next_publication(&mut self) -> Option<(QueuedPublication, Vec<ConnId>)> {
         let publication = self.publications.pop_front()?;
         self.queued_bytes -= publication.message.payload().len();
         self.refresh_routes();
@@ -273,10 +273,10 @@ impl Topics {
     /// excluded connections, and its payload has at most `room` bytes.
     pub(crate) fn next_for_same(
         &mut self,
-        previous: &Publication,
+        previous: &QueuedPublication,
         subscribers: &[ConnId],
         room: usize,
-    ) -> Option<Publication> {
+    ) -> Option<QueuedPublication> {
         let next = self.publications.front()?;
         let (topic, sequence) = (next.topic, next.sequence);
         let fits = next.message.payload().len() <= room;
@@ -324,7 +324,7 @@ impl Topics {
     }
 
     /// Releases a delivered publication.
-    pub(crate) fn finish_delivery(&mut self, publication: &Publication) {
+    pub(crate) fn finish_delivery(&mut self, publication: &QueuedPublication) {
         let topic = &mut self.topics[publication.topic];
         topic.references -= 1;
         if publication.sequence > 0

@@ -44,7 +44,7 @@ pub struct Topics {
     /// Three of a connection are stored in place: many have two topics, and watch the members of one.
     pub(super) subscriptions: ConnLists<[SubscriberIndex; 3]>,
     pub(super) config: TopicConfig,
-    pub(super) publications: VecDeque<Publication>,
+    pub(super) publications: VecDeque<QueuedPublication>,
     /// Payload bytes of the queued publications.
     pub(super) queued_bytes: usize,
     /// Messages that this thread has put into its own mailbox since it was last read.
@@ -191,7 +191,7 @@ impl SubscriberIndex {
 
 /// Message for the subscribers of this thread.
 #[derive(Debug)]
-pub(crate) struct Publication {
+pub(crate) struct QueuedPublication {
     pub(crate) topic: usize,
     pub(crate) message: Prepared,
     pub(crate) except: Option<ConnId>,

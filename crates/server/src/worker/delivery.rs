@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use sinews_engine::ConnId;
 
 use super::runs::Runs;
-use crate::topics::{Publication, RuleId};
+use crate::topics::{QueuedPublication, RuleId};
 
 /// Deliveries of a thread within its turns.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl DeliveryState {
 
 /// Publication that is delivered to some of its subscribers.
 pub(super) struct PartialDelivery {
-    pub(super) publication: Publication,
+    pub(super) publication: QueuedPublication,
     pub(super) rule: RuleId,
     /// Subscribers at the start of the delivery.
     pub(super) subscribers: Vec<ConnId>,

@@ -17,7 +17,7 @@ use super::conn::{ClientConn, ConnProtocol};
 use super::delivery::PartialDelivery;
 use super::runs::RUN_MAX;
 use crate::subscriber::TopicMessage;
-use crate::topics::{Publication, RuleId};
+use crate::topics::{QueuedPublication, RuleId};
 
 impl Worker {
     /// Delivers the publications of the turn, and throttles their publishers.
@@ -80,7 +80,7 @@ impl Worker {
             }
             self.delivery.left = self.delivery.left.saturating_sub(1);
             current.next += 1;
-            let Publication { topic, except, sequence, .. } = &current.publication;
+            let QueuedPublication { topic, except, sequence, .. } = &current.publication;
             // The subscriber has left the topic meanwhile.
             let left = current.split
                 && !(self.shared.services.topics.is_subscribed(*topic, subscriber)
@@ -258,7 +258,7 @@ impl Worker {
         })
     }
 
-    fn deliver(&mut self, io: &mut Io, conn: ConnId, publication: &Publication, rule: RuleId) {
+    fn deliver(&mut self, io: &mut Io, conn: ConnId, publication: &QueuedPublication, rule: RuleId) {
         self.deliver_all(io, conn, [(publication, rule)]);
     }
 
@@ -267,11 +267,11 @@ impl Worker {
         &mut self,
         io: &mut Io,
         conn: ConnId,
-        publications: impl IntoIterator<Item = (&'a Publication, RuleId)>,
+        publications: impl IntoIterator<Item = (&'a QueuedPublication, RuleId)>,
     ) {
         self.time(io);
         let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else { return };
-        for (Publication { topic, message, sequence, .. }, rule) in publications {
+        for (QueuedPublication { topic, message, sequence, .. }, rule) in publications {
             shared.services.counters.deliveries.add(1);
             let (topic, sequence) = (*topic, *sequence);
             websocket.deliver(TopicMessage { topic, rule, message, sequence }, shared);
@@ -341,11 +341,11 @@ fn takes_run(conns: &mut [Option<ClientConn>], conn: ConnId, len: usize, now: Ti
 }
 
 /// Encodes publications for connections without compression.
-fn encode_run(publications: &[(Publication, RuleId)], resources: &mut Resources) -> Bytes {
+fn encode_run(publications: &[(QueuedPublication, RuleId)], resources: &mut Resources) -> Bytes {
     if let [(single, _)] = publications {
         return single.message.plain_frame(resources);
     }
-    let len = |(one, _): &(Publication, RuleId)| HEAD_MAX + one.message.payload().len();
+    let len = |(one, _): &(QueuedPublication, RuleId)| HEAD_MAX + one.message.payload().len();
     let mut run = Vec::with_capacity(publications.iter().map(len).sum());
     for (publication, _) in publications {
         publication.message.append_frame(resources, &mut run);

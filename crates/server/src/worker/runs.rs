@@ -14,7 +14,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use sinews_engine::ConnId;
 
-use crate::topics::{Publication, RuleId};
+use crate::topics::{QueuedPublication, RuleId};
 
 /// Maximum bytes of a run: about as much as a connection may have queued by default.
 pub(super) const RUN_MAX: usize = 60 << 10;
@@ -26,7 +26,7 @@ const RUNS_MAX: usize = 64;
 #[derive(Default)]
 pub(super) struct Runs {
     /// Publications of the turn, in order.
-    publications: Vec<(Publication, RuleId)>,
+    publications: Vec<(QueuedPublication, RuleId)>,
     list: Vec<Run>,
     /// Subscribers in the order of their first publication.
     subscribers: Vec<ConnId>,
@@ -65,7 +65,7 @@ impl Runs {
     /// group must be [added](Self::add).
     pub(super) fn add_group(
         &mut self,
-        publications: Vec<(Publication, RuleId)>,
+        publications: Vec<(QueuedPublication, RuleId)>,
         bytes: Bytes,
         subscribers: impl Iterator<Item = ConnId>,
     ) -> bool {
@@ -168,7 +168,7 @@ impl Runs {
     }
 
     /// Returns the publications of a run, or of the current group (0), in order.
-    pub(super) fn publications(&self, number: u32) -> impl Iterator<Item = &(Publication, RuleId)> {
+    pub(super) fn publications(&self, number: u32) -> impl Iterator<Item = &(QueuedPublication, RuleId)> {
         let groups = match number {
             0 => std::slice::from_ref(&self.group.0),
             _ => &self.list[number as usize - 1].groups[..],
@@ -182,7 +182,7 @@ impl Runs {
     }
 
     /// Removes all runs if no subscriber waits. Returns the publications.
-    pub(super) fn finish(&mut self, mut subscribers: Vec<ConnId>) -> Vec<(Publication, RuleId)> {
+    pub(super) fn finish(&mut self, mut subscribers: Vec<ConnId>) -> Vec<(QueuedPublication, RuleId)> {
         if self.is_split {
             return Vec::new();
         }

@@ -70,8 +70,14 @@ struct BroadcastBody<'a> {
     exclude: Option<Cow<'a, str>>,
 }
 
-/// The idempotency key of a publication, and the connection that does not receive it.
-type PublishOptions<'a> = (Option<&'a str>, Option<ConnectionId>);
+/// What a request says of its publications.
+#[derive(Clone, Copy, Default)]
+struct RequestedPublication<'a> {
+    /// The idempotency key.
+    key: Option<&'a str>,
+    /// The connection that does not receive them.
+    exclude: Option<ConnectionId>,
+}
 
 /// The connection that a request excludes.
 fn excluded(id: Option<&str>) -> Result<Option<ConnectionId>, Problem> {
@@ -229,15 +235,16 @@ pub(super) fn broadcast(
             let unread = context.unread_topics(rights, names);
             if unread.is_empty() {
                 let out = request.topics();
-                return Ok(results(publish_to_all(context, rights, out, topics, &content, (key, exclude))));
+                let requested = RequestedPublication { key, exclude };
+                return Ok(results(publish_to_all(context, rights, out, topics, &content, requested)));
             }
             let key = key.map(str::to_owned);
             let mut delayed = DelayedPublication::new(context, rights, request, unread);
             Ok(Answer::later(async move {
                 let read = delayed.read_keys().await;
                 let (context, rights, out) = (&delayed.context, &delayed.rights, &mut delayed.publisher);
-                let publish =
-                    || publish_to_all(context, rights, out, topics, &content, (key.as_deref(), exclude));
+                let requested = RequestedPublication { key: key.as_deref(), exclude };
+                let publish = || publish_to_all(context, rights, out, topics, &content, requested);
                 answer_to_all(read.map(|()| publish())).await
             }))
         }
@@ -283,8 +290,9 @@ impl PatternBroadcast {
         let names = topics.iter().map(|topic| &**topic).filter(|_| key.is_some());
         self.context.read_keys(self.context.unread_topics(&self.rights, names)).await?;
         // Once each: the nodes with subscribers receive it from the broker.
-        let (context, out, options) = (&self.context, &mut self.publisher, (key, self.exclude));
-        let results = publish_to_all(context, &self.rights, out, topics, &self.content, options);
+        let (context, out) = (&self.context, &mut self.publisher);
+        let requested = RequestedPublication { key, exclude: self.exclude };
+        let results = publish_to_all(context, &self.rights, out, topics, &self.content, requested);
         let mut text = results_text(results).await;
         if !missing.is_empty() {
             text.truncate(text.trim_end().len() - 1);
@@ -301,10 +309,10 @@ fn publish_to_all(
     out: &mut impl TopicPublisher,
     topics: Vec<String>,
     content: &MessageContent,
-    options: PublishOptions<'_>,
+    requested: RequestedPublication<'_>,
 ) -> Vec<(String, PublishOutcome)> {
     let publish = |topic: String| {
-        let outcome = publish_to(context, rights, out, &topic, content, options);
+        let outcome = publish_to(context, rights, out, &topic, content, requested);
         (topic, outcome)
     };
     topics.into_iter().map(publish).collect()
@@ -324,8 +332,9 @@ fn publish_message(
     message: &PublishBody<'_>,
 ) -> PublishOutcome {
     let content = content_of(message.data, message.b64.as_deref())?;
-    let options = (message.idempotency_key.as_deref(), excluded(message.exclude.as_deref())?);
-    publish_to(context, rights, out, &message.topic, &content, options)
+    let key = message.idempotency_key.as_deref();
+    let requested = RequestedPublication { key, exclude: excluded(message.exclude.as_deref())? };
+    publish_to(context, rights, out, &message.topic, &content, requested)
 }
 
 /// Publishes to one topic; returns whether an earlier publication had the same idempotency key.
@@ -335,7 +344,7 @@ fn publish_to(
     out: &mut impl TopicPublisher,
     topic: &str,
     content: &MessageContent,
-    (key, exclude): PublishOptions<'_>,
+    RequestedPublication { key, exclude }: RequestedPublication<'_>,
 ) -> PublishOutcome {
     model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
     rights.may(ApiRight::Publish, topic)?;

@@ -12,7 +12,7 @@ use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
 use crate::topics::entry::{Reach, TopicEntry};
 use crate::topics::name::{self, InvalidTopic};
-use crate::topics::registry::{Publication, Topic, Topics};
+use crate::topics::registry::{QueuedPublication, Topic, Topics};
 use crate::topics::subscriber_id::SubscriberId;
 use crate::topics::throttle::backlog::{Backlog, DropReason};
 
@@ -161,7 +161,7 @@ impl Topics {
             return;
         };
         let begin = progress.seen.max(progress.floor) + 1;
-        let missing: Vec<Publication> = {
+        let missing: Vec<QueuedPublication> = {
             let ring = history.lock();
             let end = end.min(ring.next);
             progress.seen = progress.seen.max(end.saturating_sub(1));
@@ -169,7 +169,7 @@ impl Topics {
             let missing = ring.from(begin).take_while(|(sequence, ..)| *sequence < end);
             let publication = |(sequence, message, except): (u64, &Prepared, Option<SubscriberId>)| {
                 let except = except.and_then(|except| except.on_thread(self.shard));
-                Publication { topic, message: message.clone(), except, sequence }
+                QueuedPublication { topic, message: message.clone(), except, sequence }
             };
             missing.map(publication).collect()
         };
