@@ -37,12 +37,12 @@ mod subject;
 mod times;
 mod transport;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Serialize;
 use sinews_server::SubscriptionObserver;

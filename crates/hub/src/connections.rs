@@ -9,12 +9,13 @@ mod revoke;
 mod selector;
 pub(crate) mod subscribe;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Borrow;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
+
+use parking_lot::{Mutex, MutexGuard};
 #[cfg(test)]
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering as MemoryOrdering};

@@ -154,13 +154,13 @@ pub(crate) fn answer_behind_silent_address(
 
 #[cfg(test)]
 mod tests {
-    use parking_lot::Mutex;
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
     use std::future::{pending, ready};
     use std::net::TcpListener;
 
     use futures_util::FutureExt as _;
+    use parking_lot::Mutex;
 
     use super::*;
 

@@ -17,7 +17,6 @@
 
 pub(crate) mod predecessor;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::ffi::OsString;
 use std::io::{self, BufReader, BufWriter};
 use std::net::Shutdown;
@@ -30,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use sinews_server::{
     KeySnapshot, KeyedSnapshot, Position, PresenceSnapshot, Publisher, StopHandle, TopicSnapshot,
 };
@@ -228,11 +228,10 @@ impl HandoverState {
             self.revocations.set_file_shared(true);
             let revocations = self.revocations.all();
             let presence = self.publisher.presence();
+            let states = TransferredTopics { histories, presence, keyed };
             let output = link.try_clone().map_err(describe)?;
             let writer = thread::Builder::new().name("handover-out".to_owned());
-            writer
-                .spawn(move || write(&output, histories, end, revocations, (presence, keyed), receiver))
-                .map_err(describe)?;
+            writer.spawn(move || write(&output, states, &end, &revocations, receiver)).map_err(describe)?;
         } else {
             tracing::warn!(
                 "handover version of the successor differs ({version}, here {VERSION}): histories are not transferred"
@@ -373,19 +372,25 @@ impl HandoverState {
 /// The keys of a topic, and their owner in a cluster.
 type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
 
-/// Writes histories, then publications, then the end mark.
+/// The state of all topics.
+struct TransferredTopics {
+    histories: Vec<TopicSnapshot>,
+    presence: Vec<PresenceSnapshot>,
+    keyed: Vec<OwnedSnapshot>,
+}
+
+/// Writes the state of topics, then publications, then the end mark.
 fn write(
     link: &UnixStream,
-    histories: Vec<TopicSnapshot>,
-    end: HandoverFrame,
-    revocations: Vec<Revocation>,
-    state: (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
+    states: TransferredTopics,
+    end: &HandoverFrame,
+    revocations: &[Revocation],
     receiver: FrameReceiver,
 ) {
     let mut output = BufWriter::with_capacity(64 << 10, link);
-    let written = HandoverFrame::from_revocations(&revocations)
+    let written = HandoverFrame::from_revocations(revocations)
         .try_for_each(|frame| frame.write(&mut output))
-        .and_then(|()| write_topics(histories, &end, state, &mut output))
+        .and_then(|()| write_topics(states, end, &mut output))
         .and_then(|()| receiver.write_all(&mut output));
     if let Err(error) = written {
         // The reading thread reports the failure if it matters.
@@ -395,9 +400,8 @@ fn write(
 }
 
 fn write_topics(
-    histories: Vec<TopicSnapshot>,
+    TransferredTopics { histories, presence, keyed }: TransferredTopics,
     end: &HandoverFrame,
-    (presence, keyed): (Vec<PresenceSnapshot>, Vec<OwnedSnapshot>),
     output: &mut impl io::Write,
 ) -> io::Result<()> {
     for TopicSnapshot { name, position, messages } in histories {

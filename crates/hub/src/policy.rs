@@ -1,11 +1,11 @@
 //! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
 
-use parking_lot::RwLock;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use sinews_server::{
     CloseCode, Context, Cors, Handler, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Refusal, Request,
     Response,

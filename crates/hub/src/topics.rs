@@ -18,12 +18,12 @@ mod publisher;
 pub(crate) mod shared_keys;
 pub(crate) mod subscribed;
 
-use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::{Mutex, RwLock};
 use sinews_server::{Context, InvalidTopic, Topics};
 
 use self::channels::TopicLocks;

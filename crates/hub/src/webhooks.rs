@@ -19,12 +19,12 @@ mod queue;
 mod reporter;
 mod states;
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use sinews_server::Publisher;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;

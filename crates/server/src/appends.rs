@@ -1,6 +1,5 @@
 //! Appends to files on the server's threads, beside their connections.
 
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sinews_engine::{Append, Io, Post};
 use sinews_file::AppendFile;
 use slab::Slab;

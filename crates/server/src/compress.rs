@@ -1,11 +1,11 @@
 //! Compression of answers in gzip.
 
-use parking_lot::Mutex;
 use std::io::Write;
 
 use bytes::Bytes;
 use flate2::write::GzEncoder;
 use flate2::{Compress, Compression, FlushCompress, Status};
+use parking_lot::Mutex;
 
 /// Returns the content in gzip, if that is smaller.
 pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {

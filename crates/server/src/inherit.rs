@@ -1,10 +1,10 @@
 //! Listening sockets that a server hands over to its successor.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_engine::Listener;
 
 use crate::listen::{ListenAddress, ListenTarget, SocketFile};

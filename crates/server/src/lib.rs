@@ -17,7 +17,7 @@
 //!
 //! ```
 //! use sinews_server::{
-//!     Context, Handler, Payload, Prepared, Response, Router, Server, WebSocketRoute,
+//!     Context, Handler, Payload, Prepared, PublishOptions, Response, Router, Server, WebSocketRoute,
 //! };
 //!
 //! /// Broadcasts each message to all clients.

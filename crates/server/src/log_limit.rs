@@ -1,7 +1,8 @@
 //! Limits of the lines of the log that clients and other peers cause.
 
-use parking_lot::Mutex;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Permits ten lines of one kind in ten seconds, and counts the others. A line that a peer can cause at will has a limit: ten
 /// lines show the problem, and a log of thousands hides the others.

@@ -1,6 +1,5 @@
 //! Threads for blocking work.
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use futures_channel::oneshot;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Capacity of the pool for blocking work. [`Server::bind`](crate::Server::bind) rejects a pool without threads.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,6 @@ impl BlockingPool {
 }
 
 impl PoolShared {
-    /// A job never panics, so neither does a thread that holds the lock.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

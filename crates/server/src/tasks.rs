@@ -1,12 +1,12 @@
 //! Wakeups of answers that complete later and of handlers, and blocking work.
 
-use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
 
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use sinews_engine::{ConnId, Post};
 

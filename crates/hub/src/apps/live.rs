@@ -1,6 +1,5 @@
 //! The apps in force, which a reload replaces, and their state, which remains.
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use sinews_server::{Prepared, SubscriberId};
 
 use crate::access::namespaces::PublishRate;

@@ -4,7 +4,6 @@
 //! off meanwhile lacks some: it requests the event of a channel, when a client subscribes to the channel, once after its login and
 //! after each node joins.
 
-use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -12,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sinews_server::{Prepared, Publisher};
 

@@ -1,10 +1,10 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::SubscriptionObserver;
 
 use super::outbox::Outbox;

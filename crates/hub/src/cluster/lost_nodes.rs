@@ -1,7 +1,8 @@
 //! Nodes that have been removed without their notice: perhaps they run, with connections, and are cut off from the broker.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::message::NodeId;
 use super::nodes::NODES_MAX;

@@ -1,6 +1,5 @@
 //! The bytes that wait for the link's thread: any thread adds messages, in the order in which they leave.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::OnceLock;
@@ -8,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use mio::Waker;
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::LogLimit;
 
 use super::direct::{DirectWrite, DirectWriter};

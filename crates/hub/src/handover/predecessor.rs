@@ -121,7 +121,7 @@ impl Predecessor {
         self.link.set_read_timeout(None)?;
         let (sender, receiver) = frame_queue();
         hub.set_predecessor(sender);
-        let target = (Arc::clone(hub), Arc::clone(revocations));
+        let target = HandoverTarget { hub: Arc::clone(hub), revocations: Arc::clone(revocations) };
         Ok(RunningHandover { link, rest: Some((input, receiver, target, publisher.clone())) })
     }
 }
@@ -222,7 +222,10 @@ fn restore_keyed(keyed: KeyedSnapshot, publisher: &Publisher) {
 }
 
 /// State that the predecessor's frames change.
-type HandoverTarget = (Arc<HubTopics>, Arc<Revocations>);
+struct HandoverTarget {
+    hub: Arc<HubTopics>,
+    revocations: Arc<Revocations>,
+}
 
 /// The rest of the handover, after this process serves.
 pub struct RunningHandover {
@@ -241,7 +244,7 @@ impl RunningHandover {
             let _ = self.link.shutdown(Shutdown::Write);
             return;
         };
-        let (output, ends) = (self.link.try_clone(), Arc::clone(&target.0));
+        let (output, ends) = (self.link.try_clone(), Arc::clone(&target.hub));
         let writer = thread::Builder::new().name("handover-out".to_owned()).spawn(move || {
             let Ok(output) = output else { return };
             if let Err(error) = receiver.write_all(&mut BufWriter::with_capacity(64 << 10, &output)) {
@@ -261,7 +264,7 @@ impl RunningHandover {
 
 fn handle_frames(
     mut input: BufReader<UnixStream>,
-    (hub, revocations): &HandoverTarget,
+    HandoverTarget { hub, revocations }: &HandoverTarget,
     mut publisher: Publisher,
 ) {
     let end = loop {

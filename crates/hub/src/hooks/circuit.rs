@@ -1,7 +1,8 @@
 //! Circuit breakers: an application that fails is left alone for a time.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The circuit of one URL.
 #[derive(Debug)]

@@ -1,6 +1,5 @@
 //! The client of hooks: a thread that sends the requests of all workers, with limits.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fmt;
@@ -13,6 +12,7 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use hyper::header::{HeaderName, HeaderValue};
+use parking_lot::{Mutex, MutexGuard};
 use ring::rand::{SecureRandom, SystemRandom};
 use sinews_server::Request;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};

@@ -1,11 +1,11 @@
 //! The requests of one hook to one URL: limits of their number and memory, apart from those of other hooks.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::model::HookKind;

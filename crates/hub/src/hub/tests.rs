@@ -1,12 +1,12 @@
 //! Publications of a thread beside the workers, while a worker is busy.
 
-use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sinews::blocking::{Stream, WebSocket, connect};
 use sinews_server::{

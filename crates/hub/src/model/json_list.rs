@@ -3,10 +3,10 @@
 //! A [`JsonList`] refers to its items, so it is for lists of bounded memory: pages. A [`PagedList`] of any length looks its items up,
 //! a page at a time.
 
-use parking_lot::Mutex;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::json;
 use sinews_server::BodySource;
 

@@ -1,6 +1,5 @@
 //! Requests to the application: connections, TLS, signatures and one exchange. Hooks and webhooks share it.
 
-use parking_lot::Mutex;
 use std::fmt::Write as _;
 use std::io;
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use ring::hmac;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};

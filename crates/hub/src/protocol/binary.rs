@@ -19,7 +19,9 @@ use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnectio
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
 use crate::policy::{LivePolicy, log_changed_rights};
-use crate::streams::connection::ConnectionStreams;
+use crate::streams::connection::{
+    ConnectionStreams, GroupOffset, RequestedAck, RequestedRecords, StreamInStore,
+};
 use crate::streams::errors::malformed;
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
@@ -228,8 +230,9 @@ impl BinaryClient {
         }
         let Some(stream) = open_stream.clone() else { return Err(hello_missing()) };
         let records = Records::check(records, self.store.limits()).map_err(malformed)?;
-        let to = (&*self.store, stream);
-        let result = self.streams.append(to, head.choice(), records, (head.id, ack), &BinaryReplies, cx);
+        let (to, ack) =
+            (StreamInStore { store: &self.store, stream }, RequestedAck { id: head.id, level: ack });
+        let result = self.streams.append(to, head.choice(), records, ack, &BinaryReplies, cx);
         if result.as_ref().is_err_and(|problem| problem.code == code::GONE) {
             // The stream was deleted. The next publication creates a new one.
             *open_stream = None;
@@ -266,12 +269,13 @@ impl BinaryClient {
                 Ok(Some(wire::assignments(op::SUBSCRIBED, head.id, &assignments)))
             }
             BinaryRequest::Fetch { offset, max } => {
-                let what = (head.partition.into(), offset, usize::try_from(max).unwrap_or(usize::MAX));
+                let most = usize::try_from(max).unwrap_or(usize::MAX);
+                let what = RequestedRecords { partition: head.partition.into(), offset, most };
                 self.streams.fetch(&self.store, stream_to_read()?, what, head.id, &BinaryReplies, cx);
                 Ok(None)
             }
             BinaryRequest::Commit { offset, group } => {
-                let to = (group, u32::from(head.partition), offset);
+                let to = GroupOffset { group, partition: head.partition.into(), offset };
                 self.streams.commit(&self.store, stream_to_read()?, to, head.id, &BinaryReplies, cx)?;
                 Ok(None)
             }

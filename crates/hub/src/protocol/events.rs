@@ -126,8 +126,8 @@ impl TopicsReader<'_> {
                 let names = topics.iter().map(|topic| &**topic);
                 hooks.subscribe(&accepted.rights, names, &mut answer).await?;
                 let MemberAnswer { topics: assigned, info, topic_infos } = answer;
-                let (headers, infos) = (hooks.into_headers(), (info, topic_infos));
-                let client = client(accepted.rights).with_hooks(headers, accepted.is_granted, infos);
+                let (client, headers) = (client(accepted.rights), hooks.into_headers());
+                let client = client.with_hooks(headers, accepted.is_granted, info, topic_infos);
                 Ok::<_, RequestRejection>(make(client, assigned)?)
             };
             decided.await.map_err(|rejection| rejection.response())

@@ -249,9 +249,8 @@ impl JsonClient {
         if let Some(hook) = self.hook_of_keys(&request)? {
             return self.start_keys(&hook, request, id, cx);
         }
-        let access = (&self.rights, &mut self.rates);
         let store = KeyStore::new(&self.hub, self.streams.store());
-        let ack = self.keys.execute(request, id, store, access, cx)?;
+        let ack = self.keys.execute(request, id, store, &self.rights, &mut self.rates, cx)?;
         Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 

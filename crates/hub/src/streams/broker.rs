@@ -5,7 +5,6 @@
 //!                         └────────────────────────────▶ readers: records that are older than the log
 //! ```
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::future::{self, Future};
 use std::pin::Pin;
@@ -16,6 +15,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::WeakShared;
+use parking_lot::{Mutex, MutexGuard};
 use sinews_stream::broker::{Broker, BrokerError, BrokerHealth, BrokerResponse};
 use sinews_stream::record::Records;
 use sinews_stream::{

@@ -65,9 +65,29 @@ struct PendingFetch<I> {
 }
 
 /// The answer that a client requests for an append, with the request's id.
-struct RequestedAck<I> {
-    id: I,
-    level: AckLevel,
+pub(crate) struct RequestedAck<I> {
+    pub(crate) id: I,
+    pub(crate) level: AckLevel,
+}
+
+/// A stream with its store.
+pub(crate) struct StreamInStore<'a> {
+    pub(crate) store: &'a StreamService,
+    pub(crate) stream: Stream,
+}
+
+/// The offset that a consumer group commits.
+pub(crate) struct GroupOffset<'a> {
+    pub(crate) group: &'a str,
+    pub(crate) partition: u32,
+    pub(crate) offset: u64,
+}
+
+/// The records that a client requests: at most so many.
+pub(crate) struct RequestedRecords {
+    pub(crate) partition: u32,
+    pub(crate) offset: u64,
+    pub(crate) most: usize,
 }
 
 /// The result of a fetch or deletion.
@@ -105,16 +125,15 @@ impl<I> ConnectionStreams<I> {
     /// capacity.
     pub(crate) fn append(
         &mut self,
-        (store, stream): (&StreamService, Stream),
+        StreamInStore { store, stream }: StreamInStore<'_>,
         choice: PartitionChoice,
         records: Records,
-        (id, ack): (I, AckLevel),
+        ack: RequestedAck<I>,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         store.check_keys(&stream, &records)?;
         let partition = choose_partition(&stream, choice, &records)?;
-        let ack = RequestedAck { id, level: ack };
         match store.append(&stream, partition, records.clone()) {
             Ok(pending) => {
                 self.acknowledge(stream, partition, pending, ack, replies, cx);
@@ -162,7 +181,7 @@ impl<I> ConnectionStreams<I> {
         &mut self,
         store: &StreamService,
         stream: Stream,
-        (group, partition, offset): (&str, u32, u64),
+        GroupOffset { group, partition, offset }: GroupOffset<'_>,
         id: I,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
@@ -267,7 +286,7 @@ impl<I> ConnectionStreams<I> {
         &mut self,
         store: &Arc<StreamService>,
         stream: Stream,
-        (partition, offset, most): (u32, u64, usize),
+        RequestedRecords { partition, offset, most }: RequestedRecords,
         id: I,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,

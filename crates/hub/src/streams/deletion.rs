@@ -1,6 +1,5 @@
 //! Deletion of streams: on request, and after disuse.
 
-use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sinews_stream::{DeleteError, Streams};
 
 use super::service::StreamService;

@@ -9,7 +9,7 @@ use std::{fmt, fs, io, thread};
 use sinews_stream::{OpenError, Streams, StreamsConfig};
 
 use super::options::{BrokerIdentity, StreamOptions};
-use super::service::StreamService;
+use super::service::{StreamPatterns, StreamService};
 use super::temporary::TemporaryDirectory;
 use crate::access::namespaces::order::PatternSet;
 use crate::error::{HubError, HubErrorKind};
@@ -77,7 +77,7 @@ fn open_one(
     };
     let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
-    let patterns = (topics, keyed_topics, shared_keys, compacted);
+    let patterns = StreamPatterns { topics, keyed_topics, shared_keys, compacted };
     let store = StreamService::new(config, patterns, max_message, broker, rules);
     match directory.open(max_streams) {
         Ok(streams) => store.install(streams),

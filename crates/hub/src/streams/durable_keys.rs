@@ -10,7 +10,6 @@
 pub(super) mod load;
 mod record;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
@@ -20,6 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{KeyError, KeyLog, KeyLogError, LoggedChange, Publisher, TopicName};
 use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamConfig, Streams};
 

@@ -11,7 +11,6 @@
 //! The relay follows the log and not the publishers. So all subscribers receive the same order, nothing before it has
 //! the durability of the stream, and records that other clients append to the log.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
@@ -21,6 +20,7 @@ use std::task::{Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Position, Publisher, TopicName};
 use sinews_stream::record::{RecordBuilder, RecordLimits, Records, ValueKind};
 use sinews_stream::{Partition, PartitionEvent, ReadError, Stream, Watcher};

@@ -1,9 +1,10 @@
 //! Consumer groups: each partition is assigned to one member at a time, evenly.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::task::Waker;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};

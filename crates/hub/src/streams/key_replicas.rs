@@ -15,7 +15,6 @@ mod membership;
 mod record;
 mod restore;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Position, Publisher, TopicName};
 use sinews_stream::{Durability, Partition, Pending, StreamConfig, Streams};
 

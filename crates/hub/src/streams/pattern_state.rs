@@ -1,9 +1,9 @@
 //! The patterns whose subscribers get durable topics of a broker, and the streams that are known for them.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::thread::JoinHandle;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{TopicName, TopicPattern};
 use tokio::sync::Notify;
 

@@ -1,8 +1,9 @@
 //! Limits of streams that a client may create, so that no client uses up the server's limit.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::model::Creator;
 use crate::model::problem::{Problem, code, problem};

@@ -1,11 +1,11 @@
 //! The streams of this server: the entry of all client protocols.
 
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 use sinews_stream::broker::{Broker, BrokerHealth};
 use sinews_stream::record::{IDEMPOTENCY_PREFIX, RecordLimits, Records};
@@ -64,17 +64,29 @@ pub(crate) struct StreamService {
     closed: AtomicBool,
 }
 
+/// What streams store.
+#[derive(Default)]
+pub(crate) struct StreamPatterns {
+    /// Durable topics.
+    pub(crate) topics: PatternSet,
+    /// Topics with durable keys.
+    pub(crate) keyed_topics: PatternSet,
+    /// Those whose keys the nodes of a cluster share.
+    pub(crate) shared_keys: PatternSet,
+    /// Compacted streams.
+    pub(crate) compacted: Vec<String>,
+}
+
 impl StreamService {
-    /// Creates a store without streams. Takes the patterns of durable topics, of topics with durable keys, of those whose
-    /// keys the nodes of a cluster share, and of compacted streams, the largest message of a client, and the broker that
-    /// stores the streams.
+    /// Creates a store without streams. Takes the largest message of a client, and the broker that stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
-        (topics, keyed_topics, shared_keys, compacted): (PatternSet, PatternSet, PatternSet, Vec<String>),
+        patterns: StreamPatterns,
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,
     ) -> Arc<Self> {
+        let StreamPatterns { topics, keyed_topics, shared_keys, compacted } = patterns;
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(DurableTopics::new(topics));
         let rejected = Arc::<RejectedWrites>::default();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::errors::malformed;
 use super::json::write_record;
 use super::options::CreationRules;
-use super::service::StreamService;
+use super::service::{StreamPatterns, StreamService};
 use crate::access::auth::{Auth, AuthOptions};
 use crate::access::hosts::HostRules;
 use crate::policy::{AccessPolicy, LivePolicy};
@@ -46,7 +46,7 @@ impl StoreServer {
         let (streams, _) = Streams::open(directory.path(), config).unwrap();
         let store = StreamService::new(
             StreamConfig::default(),
-            Default::default(),
+            StreamPatterns::default(),
             1 << 20,
             None,
             CreationRules::default(),
@@ -377,7 +377,7 @@ fn publications_of_another_process_are_delivered_if_they_follow_directly() {
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default().with_writers(0)).unwrap();
     let store = StreamService::new(
         StreamConfig::default(),
-        (vec!["chat".to_owned()].into(), Default::default(), Default::default(), Vec::new()),
+        StreamPatterns { topics: vec!["chat".to_owned()].into(), ..StreamPatterns::default() },
         1 << 20,
         None,
         CreationRules::default(),

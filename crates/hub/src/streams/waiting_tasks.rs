@@ -1,9 +1,10 @@
 //! Tasks that wait for a change of shared state.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Tasks that wait for a change of shared state. A task is registered once, however often it is polled, and forgotten when
 /// it is dropped.

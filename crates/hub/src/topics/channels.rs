@@ -4,11 +4,11 @@
 //! subscriber receives the last event as such, and all later events as they are published. An event on its way to the
 //! worker of the subscriber has a version: the subscriber does not receive it again.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Prepared, PublishOptions, Publisher, SubscriberId};
 
 use super::{HubTopics, TopicForm, TopicPublisher};

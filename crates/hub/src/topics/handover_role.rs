@@ -9,9 +9,9 @@
 //! their position. It delivers other publications at once and forwards them. A process with a predecessor forwards its
 //! publications to it, except for messages that the predecessor has delivered itself.
 
-use parking_lot::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
 
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use sinews_server::{Position, Publisher, TopicSnapshot};
 
 use super::HubTopics;

@@ -56,14 +56,15 @@ pub(crate) fn with_condition(
     write: KeyWrite,
     if_new: Option<bool>,
     if_exists: Option<bool>,
-    position: (Option<u64>, Option<u64>),
+    version: Option<u64>,
+    epoch: Option<u64>,
 ) -> Result<KeyWrite, &'static str> {
-    let condition = match (if_new == Some(true), if_exists == Some(true), position) {
-        (false, false, (None, None)) => return Ok(write),
-        (true, false, (None, None)) => KeyCondition::IfNew,
-        (false, true, (None, None)) => KeyCondition::IfExists,
-        (false, false, (Some(version), None)) => KeyCondition::Version(version),
-        (false, false, (Some(sequence), Some(epoch))) => KeyCondition::At(Position { epoch, sequence }),
+    let condition = match (if_new == Some(true), if_exists == Some(true), version, epoch) {
+        (false, false, None, None) => return Ok(write),
+        (true, false, None, None) => KeyCondition::IfNew,
+        (false, true, None, None) => KeyCondition::IfExists,
+        (false, false, Some(version), None) => KeyCondition::Version(version),
+        (false, false, Some(sequence), Some(epoch)) => KeyCondition::At(Position { epoch, sequence }),
         _ => return Err("one of if_new, if_exists and version, which may have an epoch"),
     };
     Ok(write.with_condition(condition))

@@ -3,11 +3,11 @@
 //! The servers of both processes retain what the forms of topics receive, so each form can be read back. Topics without a
 //! history are read in the forms without positions.
 
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sinews_server::{BoundServer, HistoryPolicy, Position, Publisher, Router, Server, TopicRule};
 use sinews_testkit::Rng;
 

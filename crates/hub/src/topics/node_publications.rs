@@ -5,9 +5,10 @@
 //! from its login on, and publishes the others once it has the histories. The predecessor queues the others as well, until the
 //! successor serves: it publishes them if the handover fails.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{PublicationOrigin, WaitingPublication};

@@ -10,10 +10,10 @@
 //! The protocol's form of a topic with a history assigns the position of a message. The event of a channel has the same
 //! position, so that it stays valid after a hot restart. The position in a durable topic is that of its stream.
 
-use parking_lot::{MutexGuard, RwLockReadGuard};
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
+use parking_lot::{MutexGuard, RwLockReadGuard};
 use sinews_server::{Position, Prepared, PublishOptions, Publisher, SubscriberId};
 
 use super::channels::PublishedChannel;
@@ -115,10 +115,9 @@ impl HubTopics {
         publication: &Publication<'_, '_>,
     ) -> usize {
         let Publication { topic, content, mut position, origin, .. } = *publication;
-        // Each process delivers the other publications of nodes itself.
-        let passes = || !matches!(origin, PublicationOrigin::Node(_)) || self.has_history(topic);
         let pass = |position| {
-            if passes() {
+            // The predecessor receives the other publications of nodes itself.
+            if !matches!(origin, PublicationOrigin::Node(_)) || self.has_history(topic) {
                 role.pass_to_predecessor(publication, position);
             }
         };

@@ -1,11 +1,11 @@
 //! The number of topics and patterns with subscribers.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::SubscriptionObserver;
 
 use super::TopicForm;

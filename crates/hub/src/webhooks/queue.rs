@@ -1,11 +1,11 @@
 //! The queue of a webhook: bounded, and independent of the deliveries.
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::{Notify, watch};
 
 use super::event::WebhookEvent;

@@ -1,12 +1,12 @@
 //! Exchanges without HTTP/1.1: a made-up framing carries several at once on one connection, as HTTP/2 does.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sinews_engine::{App, ConnId, ConnectionOrigin, Engine, EngineConfig, Flow, Io, ListenOptions, Listener};
 use sinews_http::{OwnedHead, Version};
 use sinews_proto::Time;

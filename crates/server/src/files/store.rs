@@ -1,6 +1,5 @@
 //! Cache of files: small files in memory, large files open.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
+use parking_lot::{Mutex, MutexGuard};
 use sinews_http::is_compressible;
 
 use super::media_type::content_type;

@@ -1,9 +1,9 @@
 //! Certificate selection by the server name of the client (SNI).
 
-use parking_lot::RwLock;
 use std::fmt;
 use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
 use rustls::crypto::ring::{self, Ticketer};

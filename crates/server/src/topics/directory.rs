@@ -2,11 +2,12 @@
 
 #![allow(clippy::mutable_key_type, reason = "the name of an entry, its key, does not change")]
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::config::TopicConfig;
 use super::entry::{NamedEntry, TopicEntry};

@@ -1,9 +1,10 @@
 //! Names of topics in order, for lists.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::directory::Directory;
 use super::entry::{NamedEntry, TopicEntry};

@@ -7,7 +7,6 @@
 //!    │ ─────── datagrams of others, new clients ────▶│   once it has handed over
 //! ```
 
-use parking_lot::Mutex;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::SocketAddr;
@@ -16,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
+use parking_lot::Mutex;
 use sinews_engine::Post;
 use sinews_quic::{ConnectionRoutes, WorkerRoute};
 

@@ -1,7 +1,6 @@
 //! Tests of a worker, turn by turn. The clients live in the same thread, so that their writes are in the kernel by the
 //! next turn.
 
-use parking_lot::Mutex;
 use std::future;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sinews_engine::{Engine, ListenOptions, Listener};
 use sinews_proto::Role;
 use sinews_testkit::{Frame, Reader, Reply};

@@ -4,7 +4,6 @@
 //! there is at most one request at a time for each URL, and a minimum interval between two. The URLs are those of the
 //! options: a token only selects one of them by its issuer.
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Method;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
 use tokio::time::{sleep_until, timeout, timeout_at};
 use tokio_rustls::TlsConnector;

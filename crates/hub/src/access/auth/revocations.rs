@@ -2,13 +2,13 @@
 
 mod file;
 
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use self::file::RevocationFile;

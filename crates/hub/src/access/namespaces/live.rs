@@ -1,9 +1,10 @@
 //! The namespaces in force, which a reload replaces.
 
-use parking_lot::RwLock;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
 
 use crate::access::namespaces::NamespaceTable;
 

@@ -1,11 +1,12 @@
 //! Rates of publications: for connections and for users.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use crate::access::namespaces::PublishRate;
 use crate::model::network_of;

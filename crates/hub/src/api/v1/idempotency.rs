@@ -3,13 +3,13 @@
 //! The window is in the memory of the process. Publications of durable topics before the start, or by other nodes, are
 //! [read from their streams](crate::streams::idempotency).
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::api::streams::StoredPublication;
 use crate::model::problem::{Problem, code, problem};

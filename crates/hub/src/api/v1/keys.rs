@@ -143,8 +143,7 @@ fn write_of(body: &WriteBody<'_>) -> Result<KeyWrite, Problem> {
     if let Some(idempotency_key) = body.idempotency_key.as_deref() {
         write = write.with_idempotency_key(idempotency_key);
     }
-    let position = (body.version, body.epoch);
-    with_condition(write, body.if_new, body.if_exists, position).map_err(fault)
+    with_condition(write, body.if_new, body.if_exists, body.version, body.epoch).map_err(fault)
 }
 
 fn result_json(key: String, written: Result<KeyWritten, Problem>) -> Value {

@@ -1,6 +1,5 @@
 //! The keys of this node in a cluster, as all threads see them.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use futures_channel::oneshot;
+use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{KeyError, KeyReplication, KeyWrite, KeyWritten};
 
 use crate::cluster::outbox::Outbox;

@@ -1,10 +1,10 @@
 //! Formats of the protocol's messages in the body of a response. Each takes the JSON messages of `/ws`.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::Waker;
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;

@@ -237,9 +237,8 @@ impl JsonClient {
         match &request.op {
             KeyOp::Write(write) => {
                 let Some(hook) = self.rights.topic_hook(HookKind::Publish, topic) else { return Ok(None) };
-                let access = (&self.rights, &mut self.rates);
                 let store = KeyStore::new(&self.hub, self.streams.store());
-                self.keys.check_write(topic, write, store, access)?;
+                self.keys.check_write(topic, write, store, &self.rights, &mut self.rates)?;
                 Ok(Some(hook))
             }
             // The application has accepted the request of a response with events.
@@ -395,7 +394,7 @@ impl JsonClient {
                     let max_message = self.max_message as usize;
                     let write = accepted_write(&self.rights, &topic, *write, max_message, reply)?;
                     let store = KeyStore::new(&self.hub, self.streams.store());
-                    let ack = self.keys.write(&topic, write, (&id, store), cx)?;
+                    let ack = self.keys.write(&topic, write, &id, store, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
@@ -403,9 +402,8 @@ impl JsonClient {
             HookedAction::SubscribeKeys { topic, options, id } => {
                 let result = self.accept(reply).and_then(|_| {
                     let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
-                    let access = (&self.rights, &mut self.rates);
                     let store = KeyStore::new(&self.hub, self.streams.store());
-                    let ack = self.keys.execute(request, &id, store, access, cx)?;
+                    let ack = self.keys.execute(request, &id, store, &self.rights, &mut self.rates, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);

@@ -415,8 +415,7 @@ fn key_write(name: &str, fields: &MessageFields<'_>) -> Result<KeyWrite, Problem
     if let Some(idempotency_key) = fields.idempotency_key.as_deref() {
         write = write.with_idempotency_key(idempotency_key);
     }
-    let position = (fields.version, fields.epoch);
-    with_condition(write, fields.if_new, fields.if_exists, position).map_err(fault)
+    with_condition(write, fields.if_new, fields.if_exists, fields.version, fields.epoch).map_err(fault)
 }
 
 fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp<'a>, Problem> {

@@ -70,7 +70,8 @@ impl ConnectionKeys {
         request: KeyRequest<'_>,
         id: &Option<Value>,
         store: KeyStore<'_>,
-        (rights, rates): (&Rights, &mut ConnectionRates),
+        rights: &Rights,
+        rates: &mut ConnectionRates,
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
@@ -81,9 +82,9 @@ impl ConnectionKeys {
         }
         match request.op {
             KeyOp::Write(write) => {
-                self.check_write(topic, &write, store, (rights, rates))?;
+                self.check_write(topic, &write, store, rights, rates)?;
                 let write = rights.limit_key(topic, *write);
-                self.write(topic, write, (id, store), cx)
+                self.write(topic, write, id, store, cx)
             }
             KeyOp::Subscribe(mut options) => {
                 rights.may(Action::Subscribe, topic)?;
@@ -120,7 +121,8 @@ impl ConnectionKeys {
         topic: &str,
         write: &KeyWrite,
         store: KeyStore<'_>,
-        (rights, rates): (&Rights, &mut ConnectionRates),
+        rights: &Rights,
+        rates: &mut ConnectionRates,
     ) -> Result<(), Problem> {
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         rights.check_keyed(topic)?;
@@ -138,7 +140,8 @@ impl ConnectionKeys {
         &mut self,
         topic: &str,
         write: KeyWrite,
-        (id, store): (&Option<Value>, KeyStore<'_>),
+        id: &Option<Value>,
+        store: KeyStore<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let writes = &mut self.0.get_or_insert_default().writes;

@@ -83,9 +83,10 @@ impl JsonClient {
         mut self,
         headers: Vec<(HeaderName, HeaderValue)>,
         is_granted: bool,
-        infos: (Option<Value>, BTreeMap<String, Value>),
+        info: Option<Value>,
+        topic_infos: BTreeMap<String, Value>,
     ) -> Self {
-        self.hooks = Some(ConnectionHooks::for_request(headers, is_granted, infos.0, infos.1));
+        self.hooks = Some(ConnectionHooks::for_request(headers, is_granted, info, topic_infos));
         self
     }
 

@@ -19,7 +19,9 @@ use crate::model::brief::brief;
 use crate::model::json::{borrowed, check_depth, present};
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{MessageContent, is_pattern};
-use crate::streams::connection::ConnectionStreams;
+use crate::streams::connection::{
+    ConnectionStreams, GroupOffset, RequestedAck, RequestedRecords, StreamInStore,
+};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::follow;
@@ -161,10 +163,11 @@ impl JsonStreams {
         let streams = self.streams.get_or_insert_default();
         match op {
             StreamOp::Append { partition, ack, records } => {
-                let to = (&*store, store.stream_to_publish(name, rights)?);
+                let to = StreamInStore { store: &store, stream: store.stream_to_publish(name, rights)? };
                 let records = build(&records, store.limits())?;
                 // A client that gives no id still receives failures.
-                streams.append(to, partition, records, (id.into(), ack), &JsonReplies, cx)?;
+                let ack = RequestedAck { id: id.into(), level: ack };
+                streams.append(to, partition, records, ack, &JsonReplies, cx)?;
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Consume { partition, begin } => {
@@ -179,13 +182,15 @@ impl JsonStreams {
                 Ok(StreamReply::Ack(json!({ "stream": name, "partitions": assignments_json(&assignments) })))
             }
             StreamOp::Commit { partition, offset, group } => {
-                let (to, stream) = ((&*group, partition, offset), store.stream_to_read(name, rights)?);
+                let stream = store.stream_to_read(name, rights)?;
+                let to = GroupOffset { group: &group, partition, offset };
                 streams.commit(&store, stream, to, id.into(), &JsonReplies, cx)?;
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Read { partition, offset, max } => {
                 let stream = store.stream_to_read(name, rights)?;
-                streams.fetch(&store, stream, (partition, offset, max), id.into(), &JsonReplies, cx);
+                let requested = RequestedRecords { partition, offset, most: max };
+                streams.fetch(&store, stream, requested, id.into(), &JsonReplies, cx);
                 Ok(StreamReply::Deferred)
             }
             StreamOp::Stop if streams.unsubscribe(|_, known| known == name) => {
@@ -258,12 +263,13 @@ impl JsonStreams {
         let (relay, records) = store.prepare_publication(topic, content, None, rights)?;
         let request = JsonRequest { id: id.clone(), epoch: Some(relay.epoch()) };
         // A client that gives no id still receives failures.
-        let to = (store, relay.stream().clone());
+        let to = StreamInStore { store, stream: relay.stream().clone() };
+        let ack = RequestedAck { id: request, level: AckLevel::Broker };
         self.streams.get_or_insert_default().append(
             to,
             PartitionChoice::Number(0),
             records,
-            (request, AckLevel::Broker),
+            ack,
             &JsonReplies,
             cx,
         )

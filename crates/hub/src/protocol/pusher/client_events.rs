@@ -53,13 +53,7 @@ impl PusherClient {
         let sender = PublicationSender { socket: Some(socket_id), exclude: None, excludes_publisher: true };
         let published = (&content).into();
         self.hub().publish(cx, &Publication::new(&topic, &published).with_sender(sender));
-        self.report_client_event(
-            &connection.app,
-            socket_id,
-            (&topic, &channel),
-            &content,
-            user_id.as_deref(),
-        );
+        self.report_client_event(&connection.app, socket_id, &topic, &channel, &content, user_id.as_deref());
     }
 
     /// Reports an event, if anything wants to know it: of its channel, and of the topic that the channel is.
@@ -67,7 +61,8 @@ impl PusherClient {
         &self,
         app: &LiveApp,
         socket_id: u128,
-        (topic, channel): (&str, &str),
+        topic: &str,
+        channel: &str,
         content: &MessageContent,
         user_id: Option<&str>,
     ) {

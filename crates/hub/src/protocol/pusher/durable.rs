@@ -37,7 +37,11 @@ pub(super) struct PendingRecovery {
 }
 
 /// The store and the topics from which the missed records are read.
-type MissedSource = (Arc<StreamService>, Arc<HubTopics>);
+#[derive(Clone)]
+struct MissedSource {
+    store: Arc<StreamService>,
+    hub: Arc<HubTopics>,
+}
 
 /// The missed records, with the memory that is reserved for them, if any were read.
 type ReservedRecords = (MissedRecords, Option<ReservedMemory>);
@@ -56,9 +60,10 @@ impl PendingRecovery {
         channel: &str,
         topic: &str,
         request: RecoverRequest,
-        (store, hub): (&Arc<StreamService>, &Arc<HubTopics>),
+        store: &Arc<StreamService>,
+        hub: &Arc<HubTopics>,
     ) -> Self {
-        let source = (Arc::clone(store), Arc::clone(hub));
+        let source = MissedSource { store: Arc::clone(store), hub: Arc::clone(hub) };
         let reading = start_reading(source.clone(), topic, request);
         let (channel, topic) = (channel.into(), topic.into());
         Self { channel, topic, request, source, reading, reads: 1, deadline: None }
@@ -192,7 +197,7 @@ fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> 
     };
     let topic = topic.to_owned();
     Box::pin(async move {
-        let (store, hub) = source.clone();
+        let MissedSource { store, hub } = source.clone();
         match MissedRecords::begin(store, hub, topic, after).await? {
             Some(missed) => read_reserved(&source, missed, None).await.map(Some),
             None => Ok(None),
@@ -202,7 +207,7 @@ fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> 
 
 /// Reads on, when memory is reserved. Without records to read, none is needed.
 async fn read_reserved(
-    (store, hub): &MissedSource,
+    MissedSource { store, hub }: &MissedSource,
     missed: MissedRecords,
     reserved: Option<ReservedMemory>,
 ) -> Result<ReservedRecords, Problem> {

@@ -35,6 +35,12 @@ struct SubscriptionError {
     status: u16,
 }
 
+/// What a client requests with its subscription to a channel.
+struct ChannelRequest {
+    member: Option<SignedMember>,
+    recover: Option<RecoverRequest>,
+}
+
 impl SubscriptionError {
     fn unauthorized(text: impl Into<String>) -> Self {
         Self { kind: "AuthError", text: text.into(), status: 401 }
@@ -151,14 +157,21 @@ impl PusherClient {
         let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
         let after = last.as_ref().map(|event| event.version);
-        let added = self.add_subscription(connection, &presence, &topic, after, (member, recover), cx)?;
+        let added = self.add_subscription(
+            connection,
+            &presence,
+            &topic,
+            after,
+            ChannelRequest { member, recover },
+            cx,
+        )?;
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
         let recovery = match (added, recover) {
             (Some(added), _) => added,
             (None, Some(request)) => {
                 drop(order);
                 if let Some(store) = &self.services.store {
-                    let pending = PendingRecovery::new(channel, &topic, request, (store, &self.services.hub));
+                    let pending = PendingRecovery::new(channel, &topic, request, store, &self.services.hub);
                     connection.rare.get_or_insert_default().recoveries.push(pending);
                 }
                 self.continue_recoveries(connection, cx);
@@ -306,9 +319,10 @@ impl PusherClient {
         presence: &str,
         topic: &str,
         last: Option<u64>,
-        (member, recover): (Option<SignedMember>, Option<RecoverRequest>),
+        request: ChannelRequest,
         cx: &mut Context<'_>,
     ) -> Result<Option<ChannelRecovery>, SubscriptionError> {
+        let ChannelRequest { member, recover } = request;
         let options = &connection.app.options;
         let is_durable = self.services.durable_store(topic).is_some();
         let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));

@@ -10,7 +10,7 @@ use crate::access::auth::{Action, Rights};
 use crate::closing::close;
 use crate::model::problem::{Problem, code};
 use crate::model::{self, MessageContent};
-use crate::streams::connection::ConnectionStreams;
+use crate::streams::connection::{ConnectionStreams, RequestedAck, StreamInStore};
 use crate::streams::discovery::PatternInterest;
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
@@ -64,15 +64,9 @@ impl TopicAppender {
         }
         let result =
             self.store.prepare_publication(topic, content, None, rights).and_then(|(relay, records)| {
-                let to = (&*self.store, relay.stream().clone());
-                self.streams.append(
-                    to,
-                    PartitionChoice::Number(0),
-                    records,
-                    ((), AckLevel::Broker),
-                    &NoReplies,
-                    cx,
-                )
+                let to = StreamInStore { store: &self.store, stream: relay.stream().clone() };
+                let ack = RequestedAck { id: (), level: AckLevel::Broker };
+                self.streams.append(to, PartitionChoice::Number(0), records, ack, &NoReplies, cx)
             });
         if let Err(problem) = result {
             NoReplies.failed(&(), problem, cx);

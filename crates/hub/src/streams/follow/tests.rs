@@ -10,12 +10,13 @@ use super::*;
 use crate::access::auth::Rights;
 use crate::api::streams::append_to_topic;
 use crate::model::MessageContent;
+use crate::streams::service::StreamPatterns;
 
 /// Deletes a stream, and perhaps creates it again, while a client waits for its relay.
 fn delete_while_waiting(is_recreated: bool) {
     let directory = tempfile::tempdir().unwrap();
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
-    let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
+    let patterns = StreamPatterns { topics: vec!["t".to_owned()].into(), ..StreamPatterns::default() };
     let rules = CreationRules::default();
     let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules);
     store.install(streams);

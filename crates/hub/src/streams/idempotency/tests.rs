@@ -1,9 +1,9 @@
 //! Two nodes at a broker that does not deduplicate, and whose copies lag behind.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sinews_stream::broker::{BatchEncoder, BrokerResponse};
 use sinews_stream::record::{Record, Records, ValueKind};
 use sinews_stream::{
@@ -18,6 +18,7 @@ use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::api::streams::append_to_topic;
 use crate::model::MessageContent;
+use crate::streams::service::StreamPatterns;
 
 /// Key, value and time of a record.
 type StoredRecord = (Vec<u8>, Vec<u8>, u64);
@@ -67,7 +68,7 @@ impl Node {
     fn new(broker: Option<&Arc<SharedRecords>>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
-        let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
+        let patterns = StreamPatterns { topics: vec!["t".to_owned()].into(), ..StreamPatterns::default() };
         let rules = CreationRules::default();
         let store = StreamService::new(
             StreamConfig::default(),

@@ -1,8 +1,8 @@
-use parking_lot::Mutex;
 use std::num::NonZeroU64;
 use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sinews_server::{
     BoundServer, KeyError, KeyReplication, KeySnapshot, KeyWrite, KeyWritten, LoggedChange, Prepared, Router,
     Server,

@@ -1,9 +1,9 @@
 //! A node whose copy of a broker's stream is written by [`Streams::work`] alone.
 
-use parking_lot::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sinews_server::{BoundServer, ReplayFrom, Router, Server};
 use sinews_stream::broker::{BatchEncoder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::{Record, ValueKind};
@@ -16,7 +16,7 @@ use super::super::block_on::block_on;
 use super::super::follow;
 use super::super::options::CreationRules;
 use super::super::records_from::records_from;
-use super::super::service::StreamService;
+use super::super::service::{StreamPatterns, StreamService};
 use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::topics::TopicForm;
@@ -64,7 +64,7 @@ impl Node {
         let directory = tempfile::tempdir().unwrap();
         let config = StreamsConfig::default().with_writers(0);
         let (streams, _) = Streams::open(directory.path(), config).unwrap();
-        let patterns = (vec!["t".to_owned()].into(), Default::default(), Default::default(), Vec::new());
+        let patterns = StreamPatterns { topics: vec!["t".to_owned()].into(), ..StreamPatterns::default() };
         let broker = Arc::new(PushedRecords::default());
         let rules = CreationRules::default();
         let shared = Some(test_broker::whole(&broker));

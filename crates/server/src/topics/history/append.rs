@@ -1,9 +1,9 @@
 //! Publications to topics with history: appended and published in the same order.
 
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
 use sinews_engine::Post;
 use sinews_session::Prepared;
 

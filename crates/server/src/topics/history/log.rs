@@ -1,10 +1,10 @@
 //! Retained messages of one topic: a ring with sequences.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
 use super::policy::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};

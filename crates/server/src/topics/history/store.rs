@@ -1,9 +1,10 @@
 //! Memory of all topic histories, and its limit.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::eviction::EvictionQueue;
 use super::log::TopicHistory;

@@ -16,11 +16,11 @@
 //! snapshot of its topic has replaced; the oldest of these. A topic whose last snapshot has readers gets no further one
 //! while it does not fit ([`SnapshotMemory::fits`]).
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
 use super::state::matches;

@@ -3,7 +3,6 @@
 pub(crate) mod list;
 mod shared;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU64;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_engine::Post;
 
 use super::config::KeyedConfig;

@@ -1,10 +1,10 @@
 //! A keyed topic as all threads see it: its state, its interested threads, and encoded updates.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
 use super::snapshot::{PART_BYTES, SharedSnapshot, SnapshotMemory, SnapshotReader};

@@ -1,10 +1,11 @@
 //! Presence of all topics, shared by the threads.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::changes::PresenceChanges;
 use super::interval::PresenceIntervals;

@@ -7,7 +7,6 @@
 //!
 //! Reads follow the lengths and end at the first damaged record, so no name within a payload can pass for a record.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use futures_channel::oneshot;
+use parking_lot::{Mutex, MutexGuard};
 use ring::digest::{SHA256, digest};
 
 use crate::access::auth::revocations::{REVOCATIONS_MAX, Revocation, Revocations};

@@ -28,12 +28,12 @@ pub(super) fn connections(context: &Arc<AppApi>, app: &Arc<LiveApp>, _: &mut Req
 
 /// `POST /apps/{id}/users/{user}/terminate_connections`, on all nodes.
 pub(super) fn terminate(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
-    close_all(context, app, request, (TERMINATED, "the app has terminated the connections of the user"))
+    close_all(context, app, request, TERMINATED, "the app has terminated the connections of the user")
 }
 
 /// `POST /apps/{id}/users/{user}/force_reconnect`, on all nodes: clients connect again at once, as at Sockudo.
 pub(super) fn reconnect(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_>) -> ApiAnswer {
-    close_all(context, app, request, (RECONNECT, "the app has asked the user to reconnect"))
+    close_all(context, app, request, RECONNECT, "the app has asked the user to reconnect")
 }
 
 /// Closes the connections of the user that the path names.
@@ -41,7 +41,8 @@ fn close_all(
     context: &Arc<AppApi>,
     app: &LiveApp,
     request: &Request<'_>,
-    (code, reason): (CloseCode, &str),
+    code: CloseCode,
+    reason: &str,
 ) -> ApiAnswer {
     let user = request.param("user").filter(|user| is_user_id(user));
     let user = user.ok_or_else(|| ApiError::bad(USER_RULE))?;

@@ -8,13 +8,14 @@ use sinews_stream::{StreamConfig, Streams, StreamsConfig};
 use super::*;
 use crate::model::problem::code;
 use crate::streams::options::CreationRules;
+use crate::streams::service::StreamPatterns;
 
 #[test]
 fn events_of_a_request_are_appended_if_the_queues_have_space_for_all() {
     let directory = tempfile::tempdir().unwrap();
     let config = StreamsConfig::default().with_writers(0).with_max_pending(4_096);
     let (streams, _) = Streams::open(directory.path(), config).unwrap();
-    let patterns = (vec![">".to_owned()].into(), Default::default(), Default::default(), Vec::new());
+    let patterns = StreamPatterns { topics: vec![">".to_owned()].into(), ..StreamPatterns::default() };
     let rules = CreationRules::default();
     let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules);
     store.install(streams.clone());
