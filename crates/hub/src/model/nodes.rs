@@ -108,6 +108,52 @@ fn weight(node: u128, topic: &str) -> u64 {
     mix(fnv(node.to_le_bytes().into_iter().chain(topic.bytes())))
 }
 
+/// Other nodes that are connected, and pass each publication with its audience to a function.
+#[cfg(test)]
+pub(crate) struct PublicationSink<F>(pub(crate) F);
+
+#[cfg(test)]
+impl<F> Debug for PublicationSink<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PublicationSink")
+    }
+}
+
+#[cfg(test)]
+impl<F: Fn(&str, &MessageContent, bool) + Send + Sync> OtherNodes for PublicationSink<F> {
+    fn publish(&self, topic: &str, content: &MessageContent, _: Option<ConnectionId>, to_all: bool) {
+        self.0(topic, content, to_all);
+    }
+
+    fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) -> bool {
+        false
+    }
+
+    fn pass_cache_miss(&self, _: &str, _: bool) -> bool {
+        false
+    }
+
+    fn catch_up(&self, _: Duration) -> bool {
+        true
+    }
+
+    fn retry_rejected(&self, _: &str) {}
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    fn id(&self) -> String {
+        "1".to_owned()
+    }
+
+    fn reporting(&self) -> ReportingNodes {
+        ReportingNodes::default()
+    }
+
+    fn set_report_role(&self, _: ReportRole) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

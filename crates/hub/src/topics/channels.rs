@@ -215,10 +215,9 @@ impl HubTopics {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::mpsc::sync_channel;
-    use std::sync::{Arc, Weak};
     use std::thread;
-    use std::time::Instant;
 
     use sinews_server::{Position, Router, Server};
 
@@ -226,8 +225,7 @@ mod tests {
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
     use crate::model::MessageContent;
-    use crate::model::connection_id::ConnectionId;
-    use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+    use crate::model::nodes::PublicationSink;
     use crate::model::publication::PublicationSender;
 
     const TOPIC: &str = "kept.cache-a";
@@ -295,66 +293,22 @@ mod tests {
         assert_eq!(out.0, expected.map(|(name, options)| (name.to_owned(), options)));
     }
 
-    /// Another node, with the received topics and the state of the lock of each channel.
-    #[derive(Debug, Default)]
-    struct OtherNode {
-        hub: Weak<HubTopics>,
-        received: Mutex<Vec<(String, bool)>>,
-    }
-
-    impl OtherNode {
-        fn receive(&self, topic: &str) {
-            let is_locked = self.hub.upgrade().unwrap().cache_channels.lock_for(topic).try_lock().is_none();
-            self.received.lock().push((topic.to_owned(), is_locked));
-        }
-    }
-
-    impl OtherNodes for OtherNode {
-        fn publish(&self, topic: &str, _: &MessageContent, _: Option<ConnectionId>, _: bool) {
-            self.receive(topic);
-        }
-
-        fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) -> bool {
-            false
-        }
-
-        fn pass_cache_miss(&self, _: &str, _: bool) -> bool {
-            false
-        }
-
-        fn catch_up(&self, _: Duration) -> bool {
-            true
-        }
-
-        fn retry_rejected(&self, _: &str) {}
-
-        fn is_connected(&self) -> bool {
-            true
-        }
-
-        fn id(&self) -> String {
-            "1".to_owned()
-        }
-
-        fn reporting(&self) -> ReportingNodes {
-            ReportingNodes::default()
-        }
-
-        fn set_report_role(&self, _: ReportRole) {}
-    }
-
     /// Without the lock, the order of the sent events could differ from the order of the retained ones.
     #[test]
     fn cache_channel_is_locked_until_the_other_nodes_are_sent_its_event() {
         let hub = hub();
-        let node = Arc::new(OtherNode { hub: Arc::downgrade(&hub), ..OtherNode::default() });
-        hub.set_other_nodes(Arc::clone(&node) as _);
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (passed, weak) = (Arc::clone(&received), Arc::downgrade(&hub));
+        hub.set_other_nodes(Arc::new(PublicationSink(move |topic: &str, _: &MessageContent, _| {
+            let is_locked = weak.upgrade().unwrap().cache_channels.lock_for(topic).try_lock().is_none();
+            passed.lock().push((topic.to_owned(), is_locked));
+        })));
         let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let out = &mut server.publisher();
         for topic in [TOPIC, "kept.a"] {
             hub.publish(out, &Publication::new(topic, &(&event("e")).into()));
         }
-        let received = node.received.lock();
+        let received = received.lock();
         assert_eq!(*received, [(TOPIC.to_owned(), true), ("kept.a".to_owned(), false)]);
         assert!(hub.cache_channels.lock_for(TOPIC).try_lock().is_some());
     }

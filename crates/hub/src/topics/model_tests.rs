@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sinews_server::{BoundServer, HistoryPolicy, Position, Publisher, Router, Server, TopicRule};
@@ -17,7 +16,7 @@ use crate::apps::app::{PusherApp, PusherApps};
 use crate::apps::live::LiveApps;
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
-use crate::model::nodes::{NodePublicationId, OtherNodes, ReportRole, ReportingNodes};
+use crate::model::nodes::{NodePublicationId, PublicationSink};
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, PublishedContent};
 use crate::wire::{FrameReceiver, HandoverFrame, HandoverHead, frame_queue};
 
@@ -40,46 +39,9 @@ type Received = BTreeMap<String, Vec<u32>>;
 struct Process {
     hub: HubTopics,
     publisher: Publisher,
-    nodes: Arc<SentToNodes>,
+    /// The publications that the process passes to the other nodes, and whether to all of them.
+    to_nodes: Arc<Mutex<Vec<(u32, bool)>>>,
     _server: BoundServer,
-}
-
-/// The publications that a process passes to the other nodes, and whether to all of them.
-#[derive(Debug, Default)]
-struct SentToNodes(Mutex<Vec<(u32, bool)>>);
-
-impl OtherNodes for SentToNodes {
-    fn publish(&self, _: &str, content: &MessageContent, _: Option<ConnectionId>, to_all: bool) {
-        self.0.lock().push((number(content.bytes()), to_all));
-    }
-
-    fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) -> bool {
-        false
-    }
-
-    fn pass_cache_miss(&self, _: &str, _: bool) -> bool {
-        false
-    }
-
-    fn catch_up(&self, _: Duration) -> bool {
-        true
-    }
-
-    fn retry_rejected(&self, _: &str) {}
-
-    fn is_connected(&self) -> bool {
-        true
-    }
-
-    fn id(&self) -> String {
-        "1".to_owned()
-    }
-
-    fn reporting(&self) -> ReportingNodes {
-        ReportingNodes::default()
-    }
-
-    fn set_report_role(&self, _: ReportRole) {}
 }
 
 /// The number of a publication in any form.
@@ -105,9 +67,12 @@ impl Process {
         for form in [TopicForm::Plain, TopicForm::Framed, TopicForm::Event, TopicForm::RecoverableEvent] {
             hub.count_subscriber(form);
         }
-        let nodes = Arc::new(SentToNodes::default());
-        hub.set_other_nodes(Arc::clone(&nodes) as _);
-        Self { hub, publisher: server.publisher(), nodes, _server: server }
+        let to_nodes = Arc::default();
+        let passed: Arc<Mutex<Vec<(u32, bool)>>> = Arc::clone(&to_nodes);
+        hub.set_other_nodes(Arc::new(PublicationSink(move |_: &str, content: &MessageContent, to_all| {
+            passed.lock().push((number(content.bytes()), to_all));
+        })));
+        Self { hub, publisher: server.publisher(), to_nodes, _server: server }
     }
 
     fn received(&self) -> Received {
@@ -482,7 +447,7 @@ impl World {
             [("old", &self.old, &self.expected_old), ("new", &self.new, &self.expected_new)]
         {
             assert_eq!(process.received(), expected.received, "{name} process, seed {seed}");
-            assert_eq!(*process.nodes.0.lock(), expected.to_nodes, "{name} process, seed {seed}");
+            assert_eq!(*process.to_nodes.lock(), expected.to_nodes, "{name} process, seed {seed}");
         }
     }
 
