@@ -6,9 +6,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::fs;
 use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::thread;
 
-use crate::until_some;
+use crate::{until, until_some};
 
 /// The system's allocator, with counts. A test binary declares it with `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +69,29 @@ fn others_sleep() -> bool {
 }
 
 /// Waits until no other test of this program holds the guard: [`live_bytes`] counts the whole process.
+///
+/// The first thread that waits for a lock of `parking_lot` allocates the table of all waiting threads, and each further
+/// thread may make it grow. Whether a lock is contended is chance, so the table gets its size here: for more threads
+/// than a test starts.
 pub fn measure_alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
+    static ARE_LOCKS_READY: Once = Once::new();
+    ARE_LOCKS_READY.call_once(|| {
+        let (gate, opened) = (parking_lot::Mutex::new(false), parking_lot::Condvar::new());
+        let waiting = AtomicIsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..64 {
+                scope.spawn(|| {
+                    let mut is_open = gate.lock();
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    opened.wait_while(&mut is_open, |is_open| !*is_open);
+                });
+            }
+            until("64 threads that wait for a lock", || waiting.load(Ordering::SeqCst) == 64);
+            *gate.lock() = true;
+            opened.notify_all();
+        });
+    });
     // A test that has failed is over.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
