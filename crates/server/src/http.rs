@@ -20,7 +20,7 @@ pub struct HttpConfig {
     pub(crate) min_upload: (u64, Duration),
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
-    pub(crate) handler_timeout: Duration,
+    pub(crate) response_timeout: Duration,
     pub(crate) high_water: usize,
     pub(crate) max_queued_answers: usize,
     pub(crate) http2: bool,
@@ -44,7 +44,7 @@ impl Default for HttpConfig {
             min_upload: (500, Duration::from_secs(20)),
             keep_alive_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
-            handler_timeout: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
             max_queued_answers: 1 << 20,
             http2: true,
@@ -222,8 +222,8 @@ impl HttpConfig {
     /// queue. Default 30 s, before most clients and proxies give up. On timeout the client is answered with 503 and
     /// the future is dropped; blocking work runs to its end, and its result is discarded.
     #[must_use]
-    pub fn with_handler_timeout(mut self, wait: Duration) -> Self {
-        self.handler_timeout = wait;
+    pub fn with_response_timeout(mut self, wait: Duration) -> Self {
+        self.response_timeout = wait;
         self
     }
 }
@@ -245,7 +245,7 @@ impl HttpConfig {
             (self.body_timeout, "body_timeout must be longer than zero"),
             (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
             (self.write_timeout, "write_timeout must be longer than zero"),
-            (self.handler_timeout, "handler_timeout must be longer than zero"),
+            (self.response_timeout, "response_timeout must be longer than zero"),
             (self.http2_ping_timeout, "http2_ping_timeout must be longer than zero"),
         ];
         if self.http2_max_streams == 0 {

@@ -226,7 +226,7 @@ impl Server {
     /// [`Router::readyz`] already fail, so that a load balancer can notice before new connections are rejected.
     /// Default: zero, since it helps only with health checks; use twice their interval.
     #[must_use]
-    pub fn stop_delay(mut self, delay: Duration) -> Self {
+    pub fn readiness_delay(mut self, delay: Duration) -> Self {
         self.stop_times.delay = delay;
         self
     }
@@ -510,7 +510,7 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::stop_delay`] no connection is accepted any
+    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::readiness_delay`] no connection is accepted any
     /// more. Each WebSocket gets a Close with 1001 or its
     /// [`Handler::stop_code`](crate::Handler::stop_code) within [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
     pub fn stop(&self) {

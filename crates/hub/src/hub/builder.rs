@@ -215,7 +215,7 @@ impl HubBuilder {
         };
         let streams = &mut self.streams;
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
-        let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
+        let keyed = streams.as_ref().map_or(&[][..], |options| &options.durable_keys);
         let compacted = streams.as_ref().map_or(&[][..], |options| &options.compacted);
         let patterns =
             self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed).chain(compacted);
@@ -229,7 +229,7 @@ impl HubBuilder {
         let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
             .map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
-            if !streams.keyed_topics.is_empty() && streams.directory().is_none() {
+            if !streams.durable_keys.is_empty() && streams.directory().is_none() {
                 return Err(BuildError::KeysAtBroker);
             }
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;

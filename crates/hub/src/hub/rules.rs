@@ -83,7 +83,7 @@ pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions)
             let option = if namespaces.list().iter().any(is_namespace) {
                 "durable namespaces (namespace.*.durable)"
             } else {
-                "durable topics (streams.topics)"
+                "durable topics (streams.durable_topics)"
             };
             return Err(HubError::setting(format!(
                 "{compacted:?} matches topics of {durable:?} of the {option}: a compacted stream rejects their \
@@ -120,7 +120,7 @@ fn durable_topics(
     merge(list, &mut streams.topics, &mut streams.exceptions, |it| &mut it.durable, why)?;
     let why = "the keyed topics of streams make its keys durable";
     let keyed_exceptions = &mut streams.keyed_exceptions;
-    merge(list, &mut streams.keyed_topics, keyed_exceptions, |it| &mut it.durable_keys, why)?;
+    merge(list, &mut streams.durable_keys, keyed_exceptions, |it| &mut it.durable_keys, why)?;
     let switches = list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
     Ok(PatternSet::new(switches))
 }
@@ -238,7 +238,8 @@ mod tests {
         let histories: Vec<_> =
             histories.iter().map(|(pattern, count)| ((*pattern).to_owned(), *count)).collect();
         let mut streams = durable.map(|patterns| {
-            StreamOptions::in_directory("a").with_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
+            StreamOptions::in_directory("a")
+                .with_durable_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
         });
         let rules = HubRules::new(&Namespaces::new(namespaces).unwrap(), &histories, 100, streams.as_mut())?;
         Ok((rules, streams))
@@ -302,7 +303,7 @@ mod tests {
             Namespace::new("a.b.>").with_durable_keys(false),
             Namespace::new("d").with_durable_keys(true).with_history(3),
         ];
-        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a.>".to_owned()]);
+        let mut streams = StreamOptions::in_directory("a").with_durable_keys(["a.>".to_owned()]);
         let namespaces = Namespaces::new(namespaces).unwrap();
         let rules = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).unwrap();
         assert!(rules.histories.is_on("d"), "messages are independent of keys");
@@ -311,7 +312,7 @@ mod tests {
             assert_eq!(keyed.is_on(topic), on, "{topic}");
         }
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
-        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
+        let mut streams = StreamOptions::in_directory("a").with_durable_keys(["a".to_owned()]);
         let error = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).err().unwrap().to_string();
         assert!(error.contains("make its keys durable"), "{error}");
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(true)]).unwrap();

@@ -202,7 +202,7 @@ impl H1Conn {
         let written = write_deadline(self.last_progress, stopping, config);
         match (&self.stage, self.started) {
             (HttpStage::PendingAnswer(pending, _), _) => {
-                let answered = pending.since + config.handler_timeout;
+                let answered = pending.since + config.response_timeout;
                 if self.outbound.is_empty() { answered } else { answered.min(written) }
             }
             (HttpStage::Sending(_) | HttpStage::Streaming(_), _) => written,
@@ -354,7 +354,7 @@ impl H1Conn {
     /// Handles a timeout. Returns whether the connection closes at once.
     pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
         if let HttpStage::PendingAnswer(pending, _) = &self.stage {
-            if pending.since + shared.services.http.handler_timeout > shared.services.now {
+            if pending.since + shared.services.http.response_timeout > shared.services.now {
                 // The peer takes no bytes of earlier answers.
                 return true;
             }

@@ -241,7 +241,7 @@ impl<I: Copy> StreamExchange<I> {
         match &self.stage {
             // A waiting request ends with the answers before it, which have deadlines.
             StreamStage::Answering | StreamStage::Waiting(_) => NEVER,
-            StreamStage::Pending(pending) => pending.since + config.handler_timeout,
+            StreamStage::Pending(pending) => pending.since + config.response_timeout,
             StreamStage::Sending(_) => {
                 write_deadline(self.progress.max(shared(self.stream)), stopping, config)
             }

@@ -189,12 +189,12 @@ impl Publisher {
 
     /// Applies a change of a key that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.
     pub fn commit_key(&self, topic: &str, ticket: u64) {
-        self.directory.keyed.settle(topic, ticket, true, self.keyed_notifier());
+        self.directory.keyed.complete(topic, ticket, true, self.keyed_notifier());
     }
 
     /// Drops a change of a key that a [`KeyLog`](crate::KeyLog) has not stored.
     pub fn abort_key(&self, topic: &str, ticket: u64) {
-        self.directory.keyed.settle(topic, ticket, false, self.keyed_notifier());
+        self.directory.keyed.complete(topic, ticket, false, self.keyed_notifier());
     }
 
     /// Exports the keys of all topics that no [`KeyLog`](crate::KeyLog) stores, for a successor server in another process. From here on, writes are rejected with

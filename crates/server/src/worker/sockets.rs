@@ -276,7 +276,7 @@ impl Worker {
     pub(super) fn open_socket(&mut self, io: &mut Io, parent: ConnId, opened: OpenedSocket) {
         let OpenedSocket { stream, upgrade, ends, slot } = opened;
         let now = self.time(io);
-        let Some((protocol, shared)) = self.lend(parent) else { return };
+        let Some((protocol, shared)) = self.conn_and_shared(parent) else { return };
         let counters = &shared.services.counters;
         let is_session = matches!(upgrade.transport, MessageTransport::Session);
         let (peer, opened) = match protocol {
@@ -304,7 +304,7 @@ impl Worker {
             }
             found.add(stream, socket);
         }
-        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
+        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(socket) {
             websocket.open(socket, shared);
             if let Some(deadline) = websocket.deadline() {
                 arm_for_handler(websocket, io, socket, deadline, shared.services.epoch);
@@ -317,7 +317,7 @@ impl Worker {
         if self.shared.services.is_stopping() {
             self.close_websocket(socket);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
     /// Handles DATA of a socket.
@@ -333,11 +333,11 @@ impl Worker {
         } else {
             found.receive(data, shared);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
     /// Applies the state of a socket after an event.
-    pub(super) fn settle_socket(&mut self, io: &mut Io, socket: ConnId) {
+    pub(super) fn flush_socket(&mut self, io: &mut Io, socket: ConnId) {
         let Self { conns, sockets, quic, shared, .. } = self;
         let Some(found) = sockets.get(socket) else { return self.mark_http3(socket) };
         found.continue_input(shared);
@@ -379,7 +379,7 @@ impl Worker {
         match parent {
             SocketParent::Http2(http2) => {
                 if http2.has_failed_outside_of_input() {
-                    return self.settle_one(io, parent_id);
+                    return self.flush_conn_alone(io, parent_id);
                 }
                 if http2.sockets.has_ready() || http2.wants_control() {
                     io.send(parent_id);
@@ -452,14 +452,14 @@ impl Worker {
             }
         }
         // The connection may have waited for its last stream.
-        self.settle_one(io, removed.parent);
+        self.flush_conn_alone(io, removed.parent);
     }
 
     /// Ends all sockets of a connection that closes.
     pub(super) fn remove_sockets(&mut self, io: &mut Io, sockets: Vec<ConnId>) {
         for socket in sockets {
             self.remove_socket(io, socket);
-            self.settle(io, socket);
+            self.flush_conn(io, socket);
         }
     }
 
@@ -469,7 +469,7 @@ impl Worker {
             if let Some(found) = self.sockets.get(socket) {
                 found.remote_ended = true;
             }
-            self.settle(io, socket);
+            self.flush_conn(io, socket);
         }
     }
 
@@ -496,7 +496,7 @@ impl Worker {
         if !reads_paused {
             websocket.continue_reads(io, socket, shared);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
     /// Handles the timers of the sockets of a connection.

@@ -270,10 +270,10 @@ impl KeyedTable {
     }
 
     /// Applies or drops a change that the log has stored or not, and notifies the threads with subscribers.
-    pub(crate) fn settle(&self, name: &str, ticket: u64, is_stored: bool, notifier: Notifier<'_>) {
+    pub(crate) fn complete(&self, name: &str, ticket: u64, is_stored: bool, notifier: Notifier<'_>) {
         let Some(topic) = self.find(name) else { return };
         let now = Instant::now();
-        let settled = self.change(&topic, |state| {
+        let completed = self.change(&topic, |state| {
             if is_stored {
                 state.commit(ticket, now);
             } else {
@@ -284,7 +284,7 @@ impl KeyedTable {
         if is_stored {
             self.notify(&topic, notifier.posts);
         }
-        if settled == Some(true) {
+        if completed == Some(true) {
             self.post(&topic, topic.home, notifier.posts);
         }
     }
