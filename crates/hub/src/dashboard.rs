@@ -14,10 +14,10 @@ use sinews_server::{
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
 use crate::apps::report::AppsReport;
+use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::node::ServerInfo;
-use crate::periodic::Periodic;
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::session::backends::Backends;
 use crate::streams::report;
@@ -124,10 +124,10 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Publishes the report on a thread of its own.
+/// Publishes the report at an interval, while a dashboard is open.
 ///
 /// # Errors
-/// If no thread can be started.
+/// If the thread of the tasks cannot be started.
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
@@ -139,49 +139,52 @@ pub(crate) fn start(
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
-    Periodic::start("dashboard", INTERVAL, move || {
-        if !hub.has_dashboards() {
-            return;
-        }
-        let metrics = monitor.metrics();
-        let share = usage.busiest(&metrics.loops, Instant::now());
-        let mut snapshot = snapshot(&metrics, share, begin);
-        let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
-        snapshot["topics"] = json!(topics);
-        snapshot["topic_count"] = json!(count);
-        let counts = hub.connections().counts();
-        let mut users = counts.users;
-        snapshot["subscribed_topics"] = json!(hub.subscribed().len());
-        // They do not count as failed handshakes, since the server accepts them to close them.
-        snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
-        snapshot["server"] = server_info.to_json(begin);
-        if let Some(cluster) = &cluster {
-            snapshot["server"]["node"] = json!(cluster.name());
-            let nodes = cluster.nodes(counts);
-            users = nodes.iter().map(|(node, _)| node.users).sum();
-            let own = nodes.iter().find(|(_, is_own)| *is_own);
-            snapshot["subscribed_topics"] = json!(own.map_or(0, |(node, _)| node.topics));
-            let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
-            snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
-        }
-        snapshot["users"] = json!(users);
-        if let Some(hooks) = live.policy().hook_metrics() {
-            snapshot["hooks"] = hooks.report();
-        }
-        let webhooks = live.policy().webhooks().collector();
-        if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
-            snapshot["apps"] = apps;
-        }
-        if let Some(webhooks) = webhooks {
-            snapshot["webhooks"] = webhooks.report();
-        }
-        if let Some(store) = &store {
-            snapshot["streams"] = report::snapshot(store);
-        }
-        let snapshot = snapshot.to_string();
-        // A server that is stopping has no subscribers left.
-        let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
-    })
+    let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
+    background.every(
+        "dashboard",
+        INTERVAL,
+        move || watched.has_dashboards(),
+        move || {
+            let metrics = monitor.metrics();
+            let share = usage.busiest(&metrics.loops, Instant::now());
+            let mut snapshot = snapshot(&metrics, share, begin);
+            let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
+            snapshot["topics"] = json!(topics);
+            snapshot["topic_count"] = json!(count);
+            let counts = hub.connections().counts();
+            let mut users = counts.users;
+            snapshot["subscribed_topics"] = json!(hub.subscribed().len());
+            // They do not count as failed handshakes, since the server accepts them to close them.
+            snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
+            snapshot["server"] = server_info.to_json(begin);
+            if let Some(cluster) = &cluster {
+                snapshot["server"]["node"] = json!(cluster.name());
+                let nodes = cluster.nodes(counts);
+                users = nodes.iter().map(|(node, _)| node.users).sum();
+                let own = nodes.iter().find(|(_, is_own)| *is_own);
+                snapshot["subscribed_topics"] = json!(own.map_or(0, |(node, _)| node.topics));
+                let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
+                snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
+            }
+            snapshot["users"] = json!(users);
+            if let Some(hooks) = live.policy().hook_metrics() {
+                snapshot["hooks"] = hooks.report();
+            }
+            let webhooks = live.policy().webhooks().collector();
+            if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
+                snapshot["apps"] = apps;
+            }
+            if let Some(webhooks) = webhooks {
+                snapshot["webhooks"] = webhooks.report();
+            }
+            if let Some(store) = &store {
+                snapshot["streams"] = report::snapshot(store);
+            }
+            let snapshot = snapshot.to_string();
+            // A server that is stopping has no subscribers left.
+            let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
+        },
+    )
 }
 
 /// Busy times of the workers at the last sample.
