@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   hooks · webhooks · key sets · discovery · revocations · dashboard · expiry ──▶ thread "sinews-background" (Tokio)
-//!                                                       files, names of hosts ──▶ its pool, at most BLOCKING_MAX threads
+//!                                                      files, lookups of names ──▶ its pool, at most BLOCKING_MAX threads
 //! ```
 //!
-//! A task never blocks its thread: what waits for a file, or computes for long, goes to the pool. The internals of the book list
-//! the threads that are no tasks, with their reasons.
+//! A task never blocks its thread: what waits for a file, or computes for long, goes to the pool. `ARCHITECTURE.md` lists the threads
+//! that are no tasks, with their reasons.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,7 +24,8 @@ use tokio::time::timeout;
 /// Lookups of names at a time: a resolver may take many seconds for a name whose servers do not answer.
 pub(crate) const LOOKUPS_MAX: usize = 64;
 
-/// Jobs of the pool that are no lookups: 16 deletions of streams, and one job at a time of each task with files.
+/// Jobs of the pool that are no lookups: 16 deletions of streams, two takeovers of directories, and one job at a time of each
+/// further task with files.
 const JOBS_MAX: usize = 32;
 
 /// Threads of the pool: work with files never waits for lookups.

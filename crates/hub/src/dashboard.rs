@@ -140,51 +140,47 @@ pub(crate) fn start(
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
     let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
-    background.every(
-        "dashboard",
-        INTERVAL,
-        move || watched.has_dashboards(),
-        move || {
-            let metrics = monitor.metrics();
-            let share = usage.busiest(&metrics.loops, Instant::now());
-            let mut snapshot = snapshot(&metrics, share, begin);
-            let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
-            snapshot["topics"] = json!(topics);
-            snapshot["topic_count"] = json!(count);
-            let counts = hub.connections().counts();
-            let mut users = counts.users;
-            snapshot["subscribed_topics"] = json!(hub.subscribed().len());
-            // They do not count as failed handshakes, since the server accepts them to close them.
-            snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
-            snapshot["server"] = server_info.to_json(begin);
-            if let Some(cluster) = &cluster {
-                snapshot["server"]["node"] = json!(cluster.name());
-                let nodes = cluster.nodes(counts);
-                users = nodes.iter().map(|(node, _)| node.users).sum();
-                let own = nodes.iter().find(|(_, is_own)| *is_own);
-                snapshot["subscribed_topics"] = json!(own.map_or(0, |(node, _)| node.topics));
-                let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
-                snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
-            }
-            snapshot["users"] = json!(users);
-            if let Some(hooks) = live.policy().hook_metrics() {
-                snapshot["hooks"] = hooks.report();
-            }
-            let webhooks = live.policy().webhooks().collector();
-            if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
-                snapshot["apps"] = apps;
-            }
-            if let Some(webhooks) = webhooks {
-                snapshot["webhooks"] = webhooks.report();
-            }
-            if let Some(store) = &store {
-                snapshot["streams"] = report::snapshot(store);
-            }
-            let snapshot = snapshot.to_string();
-            // A server that is stopping has no subscribers left.
-            let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
-        },
-    )
+    let report = move || {
+        let metrics = monitor.metrics();
+        let share = usage.busiest(&metrics.loops, Instant::now());
+        let mut snapshot = snapshot(&metrics, share, begin);
+        let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
+        snapshot["topics"] = json!(topics);
+        snapshot["topic_count"] = json!(count);
+        let counts = hub.connections().counts();
+        let mut users = counts.users;
+        snapshot["subscribed_topics"] = json!(hub.subscribed().len());
+        // They do not count as failed handshakes, since the server accepts them to close them.
+        snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
+        snapshot["server"] = server_info.to_json(begin);
+        if let Some(cluster) = &cluster {
+            snapshot["server"]["node"] = json!(cluster.name());
+            let nodes = cluster.nodes(counts);
+            users = nodes.iter().map(|(node, _)| node.users).sum();
+            let own = nodes.iter().find(|(_, is_own)| *is_own);
+            snapshot["subscribed_topics"] = json!(own.map_or(0, |(node, _)| node.topics));
+            let nodes: Vec<Value> = nodes.iter().map(|(node, _)| node.to_json()).collect();
+            snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
+        }
+        snapshot["users"] = json!(users);
+        if let Some(hooks) = live.policy().hook_metrics() {
+            snapshot["hooks"] = hooks.report();
+        }
+        let webhooks = live.policy().webhooks().collector();
+        if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
+            snapshot["apps"] = apps;
+        }
+        if let Some(webhooks) = webhooks {
+            snapshot["webhooks"] = webhooks.report();
+        }
+        if let Some(store) = &store {
+            snapshot["streams"] = report::snapshot(store);
+        }
+        let snapshot = snapshot.to_string();
+        // A server that is stopping has no subscribers left.
+        let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
+    };
+    background.every("dashboard", INTERVAL, move || watched.has_dashboards(), report)
 }
 
 /// Busy times of the workers at the last sample.

@@ -446,23 +446,6 @@ mod tests {
     }
 
     #[test]
-    fn shutdown_fails_the_requests_in_progress() {
-        // It accepts no connection, so that the request is in progress.
-        let application = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (url, background) =
-            (format!("http://{}/", application.local_addr().unwrap()), Background::default());
-        let client = HookClient::start(&HookOptions::new(), [&*url], Arc::default(), &background).unwrap();
-        let detail = HookDetail::Subscribe { topic: "a" };
-        let reply = client.call(&url, &detail, "", ClientIdentity::default(), Vec::new());
-        let former = (client.call(&url, &detail, "", ClientIdentity::default(), Vec::new()), drop(client)).0;
-        background.shut_down();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        for reply in [reply, former] {
-            assert_eq!(runtime.block_on(reply.wait()).err(), Some(HookFailed::Unanswered));
-        }
-    }
-
-    #[test]
     fn memory_of_a_request_is_that_of_its_headers_its_message_and_its_body() {
         // It accepts no connection, so that the request is in progress.
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
