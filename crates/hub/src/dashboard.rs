@@ -14,10 +14,10 @@ use sinews_server::{
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
 use crate::apps::report::AppsReport;
+use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::node::ServerInfo;
-use crate::periodic::Periodic;
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::session::backends::Backends;
 use crate::streams::report;
@@ -124,10 +124,10 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Publishes the report on a thread of its own.
+/// Publishes the report at an interval, while a dashboard is open.
 ///
 /// # Errors
-/// If no thread can be started.
+/// If the thread of the tasks cannot be started.
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
@@ -139,10 +139,8 @@ pub(crate) fn start(
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
-    Periodic::start("dashboard", INTERVAL, move || {
-        if !hub.has_dashboards() {
-            return;
-        }
+    let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
+    let report = move || {
         let metrics = monitor.metrics();
         let share = usage.busiest(&metrics.loops, Instant::now());
         let mut snapshot = snapshot(&metrics, share, begin);
@@ -181,7 +179,8 @@ pub(crate) fn start(
         let snapshot = snapshot.to_string();
         // A server that is stopping has no subscribers left.
         let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
-    })
+    };
+    background.every("dashboard", INTERVAL, move || watched.has_dashboards(), report)
 }
 
 /// Busy times of the workers at the last sample.

@@ -20,6 +20,7 @@ pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
 use crate::api;
 use crate::apps::encode;
+use crate::background::{Background, Periodic};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::dashboard;
@@ -33,7 +34,6 @@ use crate::model::nodes::OtherNodes;
 use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
-use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
@@ -154,7 +154,8 @@ impl Hub {
         let webhooks = Arc::clone(live.policy().webhooks());
         let revocations = Arc::clone(live.policy().revocations());
         let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
-        webhooks.start(server.publisher(), nodes, has_predecessor)?;
+        let background = live.policy().background().clone();
+        webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         let beside = services.clone();
         let hub = Arc::clone(&topics);
         let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
@@ -176,7 +177,17 @@ impl Hub {
                 None
             }
         };
-        Ok(RunningHub { topics, services, publisher, handover, tasks, link, webhooks, revocations })
+        Ok(RunningHub {
+            topics,
+            services,
+            publisher,
+            handover,
+            tasks,
+            link,
+            webhooks,
+            revocations,
+            background,
+        })
     }
 }
 
@@ -210,11 +221,12 @@ pub struct RunningHub {
     services: Backends,
     publisher: Publisher,
     handover: Handover,
-    /// Threads that end when this is dropped.
+    /// The dashboard's report, and the deletion of unused streams.
     tasks: Vec<Periodic>,
     link: Option<RunningLink>,
     webhooks: Arc<Webhooks>,
     revocations: Arc<Revocations>,
+    background: Background,
 }
 
 impl RunningHub {
@@ -290,6 +302,8 @@ impl Drop for RunningHub {
             store.for_keys().keys().finish();
         }
         self.revocations.close_file();
+        // The tasks above have ended. Those that are left have nothing to finish.
+        self.background.shut_down();
     }
 }
 

@@ -268,12 +268,14 @@ impl HubBuilder {
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
         let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
+        let background = access.background().clone();
+        let max_message = self.options.max_message;
         let store =
-            streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
+            streams.map(|options| directory::open(options, max_message, self.has_predecessor, &background));
         let webhooks = Arc::clone(access.webhooks());
         let store = store.transpose().map_err(BuildError::StreamDirectory)?;
         if let Some(directory) = directory {
-            let stored = access.revocations().store_in(&directory, self.has_predecessor);
+            let stored = access.revocations().store_in(&directory, self.has_predecessor, &background);
             stored.map_err(BuildError::StreamDirectory)?;
         }
         let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;

@@ -68,7 +68,8 @@ impl Node {
         let broker = Arc::new(PushedRecords::default());
         let rules = CreationRules::default();
         let shared = Some(test_broker::whole(&broker));
-        let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, shared, rules);
+        let store =
+            StreamService::new(StreamConfig::default(), patterns, 1 << 20, shared, rules, Default::default());
         // An opening would wait for a writer.
         streams.create("t", &StreamConfig::default()).unwrap();
         store.install(streams.clone());
