@@ -356,7 +356,7 @@ fn is_of_the_request(status: u16) -> bool {
 
 impl Endpoint {
     fn new(url: &str, parsed: HookUrl, tls: Option<TlsConnector>, options: &HookOptions) -> Arc<Self> {
-        let circuit = Circuit::new(options.circuit_failures, options.circuit_time);
+        let circuit = Circuit::new(options.circuit_failures, options.circuit_open_time);
         let (client, queues) = (HttpClient::new(parsed, tls), HookQueues::new(options));
         Arc::new(Self { url: url.to_owned(), client, circuit, queues })
     }
