@@ -68,7 +68,7 @@ impl MissedRecords {
                     let mut records = records_from(&read.batches, self.next);
                     for record in records.by_ref().take_while(|record| record.offset < end) {
                         self.bytes += record.value.len();
-                        let content = sealed_content_of(&record, self.relay.name(), self.hub.apps());
+                        let content = sealed_content_of(&record, self.relay.name(), &self.hub);
                         self.records.push((self.relay.position(record.offset + 1), content));
                     }
                     self.is_complete =

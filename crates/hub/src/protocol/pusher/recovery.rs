@@ -14,10 +14,11 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topics};
 
+use crate::apps::encoding::RECOVERABLE_EVENTS;
 use crate::apps::position::{end_of, parse_position, push_position};
 use crate::model::socket_id::parse_socket_id;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
-use crate::topics::TopicForm;
+use crate::topics::encoding::MESSAGES;
 
 /// The field `recover` of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,11 +73,11 @@ impl ChannelRecovery {
         topic: &str,
         request: RecoverRequest,
     ) -> Result<Self, InvalidTopic> {
-        let form = TopicForm::RecoverableEvent.topic(topic);
+        let form = RECOVERABLE_EVENTS.topic(topic);
         let mut start = cx.subscribe_from(&form, ReplayFrom::Last(0))?.position;
         if start.sequence == 0 {
             // No event was published here: the epoch is that of the protocol's form, which assigns positions.
-            let framed = TopicForm::Framed.topic(topic);
+            let framed = MESSAGES.topic(topic);
             let position = cx.subscribe_from(&framed, ReplayFrom::Last(0))?.position;
             cx.unsubscribe(&framed);
             cx.topics().publisher().advance_to(&form, position)?;
