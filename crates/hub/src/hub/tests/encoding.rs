@@ -49,7 +49,7 @@ impl Handler for LinesClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         cx.subscribe(&LINES.topic(TOPIC)).unwrap();
         self.0.add_subscriber(cx, LINES, TOPIC);
-        assert_eq!(cx.send_text("\"open\""), Ok(sinews_server::Sent::Accepted));
+        assert_eq!(cx.send_text("\"open\""), Ok(sinews_server::Sent::Queued));
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {

@@ -109,14 +109,14 @@ impl PendingRecovery {
 
     /// Subscribes behind the missed events when they are read.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
-        let form = RECOVERABLE_EVENTS.topic(&self.topic);
+        let encoded = RECOVERABLE_EVENTS.topic(&self.topic);
         let waker = cx.waker();
         loop {
             let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
             let Poll::Ready(read) = read else { return Poll::Pending };
             let (missed, reserved) = match read {
                 Ok(Some(missed)) => missed,
-                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
+                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&encoded, cx)),
                 Err(problem) => {
                     if let Some(omitted) = UNREAD_LINES.permit(Instant::now()) {
                         let topic = brief(&self.topic);
@@ -130,7 +130,7 @@ impl PendingRecovery {
                     break;
                 }
             };
-            match missed.subscribe(&form, cx) {
+            match missed.subscribe(&encoded, cx) {
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(Some(position)) => {
                     let missed = self.missed_events(missed);
@@ -150,18 +150,18 @@ impl PendingRecovery {
 
     /// Subscribes without a recovery. New events have positions.
     fn subscribe_to_new_events(&self, cx: &mut Context<'_>) -> Result<ChannelRecovery, InvalidTopic> {
-        let form = RECOVERABLE_EVENTS.topic(&self.topic);
-        cx.subscribe_from(&form, ReplayFrom::Last(0))?;
+        let encoded = RECOVERABLE_EVENTS.topic(&self.topic);
+        cx.subscribe_from(&encoded, ReplayFrom::Last(0))?;
         Ok(ChannelRecovery::default())
     }
 
     /// Subscribes to a topic that has no stream yet: its position is before the first event.
     fn subscribe_to_new_topic(
         &self,
-        form: &str,
+        encoded: &str,
         cx: &mut Context<'_>,
     ) -> Result<ChannelRecovery, InvalidTopic> {
-        let position = cx.subscribe_from(form, ReplayFrom::Last(0))?.position;
+        let position = cx.subscribe_from(encoded, ReplayFrom::Last(0))?.position;
         let RecoverRequest::After { position: after, .. } = self.request else {
             return Ok(ChannelRecovery { position: Some(position), missed: None });
         };

@@ -326,14 +326,14 @@ impl PusherClient {
         let options = &connection.app.options;
         let is_durable = self.services.durable_store(topic).is_some();
         let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));
-        let (form, subscribed) = match recover {
+        let (encoded, subscribed) = match recover {
             Some(_) if is_durable => (RECOVERABLE_EVENTS, Ok(None)),
             Some(request) => (RECOVERABLE_EVENTS, ChannelRecovery::subscribe(cx, topic, request).map(Some)),
             None => {
-                let form = EVENTS.topic(topic);
+                let encoded = EVENTS.topic(topic);
                 let subscribed = match last {
-                    Some(version) => cx.subscribe_after(&form, version),
-                    None => cx.subscribe(&form),
+                    Some(version) => cx.subscribe_after(&encoded, version),
+                    None => cx.subscribe(&encoded),
                 };
                 (EVENTS, subscribed.map(|()| Some(ChannelRecovery::default())))
             }
@@ -352,10 +352,10 @@ impl PusherClient {
         };
         if let Err(error) = joined {
             cx.unwatch_presence(presence);
-            cx.unsubscribe(&form.topic(topic));
+            cx.unsubscribe(&encoded.topic(topic));
             return Err(error);
         }
-        self.hub().count_subscriber(form);
+        self.hub().count_subscriber(encoded);
         self.hub().retry_rejected(topic);
         connection.channels += 1;
         Ok(recovery)
@@ -372,8 +372,8 @@ impl PusherClient {
         // Before the end of the subscription, which stores the presence.
         cx.leave(&presence);
         let topic = connection.take_topic(channel);
-        for form in [EVENTS, RECOVERABLE_EVENTS] {
-            cx.unsubscribe(&form.topic(&topic));
+        for encoded in [EVENTS, RECOVERABLE_EVENTS] {
+            cx.unsubscribe(&encoded.topic(&topic));
         }
         connection.channels -= 1;
         self.hub().uncount_subscriber(EVENTS);
