@@ -11,7 +11,7 @@ use crate::apps::encode::{encode, subscription_error, user_channel};
 use crate::apps::live::LiveApps;
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{Publication, PublicationOrigin};
-use crate::topics::encoding::{EncodedTopics, Encoding, LastEvent, LastEvents, Positioning};
+use crate::topics::encoding::{EncodedTopics, Encoding, LastEvents, Positioning, RetainedEvent};
 
 /// Events without positions. Subscribers cannot notice a dropped event.
 pub(crate) const EVENTS: EncodedTopics = EncodedTopics::new("p.").with_reserved().unshared();
@@ -137,7 +137,7 @@ impl LastEvents for ChannelEvents {
         self.0.restore(&self.0.target(topic)?, message, origin, age)
     }
 
-    fn last_event(&self, topic: &str) -> Option<LastEvent> {
+    fn last_event(&self, topic: &str) -> Option<RetainedEvent> {
         self.0.target(topic)?.retained()
     }
 

@@ -20,7 +20,7 @@ use crate::apps::socket_ids::SocketIds;
 use crate::model::brief::brief;
 use crate::model::is_reserved;
 use crate::model::nodes::NodePublicationId;
-use crate::topics::encoding::{EventOrigin, LastEvent};
+use crate::topics::encoding::{EventOrigin, RetainedEvent};
 
 /// The apps in force.
 #[derive(Debug)]
@@ -365,11 +365,11 @@ impl<'a> EventTarget<'a> {
     }
 
     /// The retained event of a cache channel.
-    pub(crate) fn retained(&self) -> Option<LastEvent> {
+    pub(crate) fn retained(&self) -> Option<RetainedEvent> {
         let now = Instant::now();
         let known = self.is_cache.then(|| self.lock_cache().get(&self.channel, now).cloned()).flatten()?;
         let age = now.saturating_duration_since(known.at);
-        Some(LastEvent { message: known.message, origin: known.origin, age })
+        Some(RetainedEvent { message: known.message, origin: known.origin, age })
     }
 
     /// Notes that the cache channel has no event. Returns whether to report it.

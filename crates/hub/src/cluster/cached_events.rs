@@ -21,7 +21,7 @@ use super::pending::PendingWork;
 use super::times::{LOSS_MAX, RETURN_TIME};
 use crate::model::nodes::NodePublicationId;
 use crate::topics::HubTopics;
-use crate::topics::encoding::LastEvent;
+use crate::topics::encoding::RetainedEvent;
 
 /// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
@@ -178,7 +178,7 @@ pub(super) fn exchange_events(
 /// The last event of a cache channel on this node, for another one.
 pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
     match hub.last_event(topic) {
-        Some(LastEvent { message, origin, age }) => json!({
+        Some(RetainedEvent { message, origin, age }) => json!({
             "event": String::from_utf8_lossy(message.payload()),
             "age": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
             "from": origin.publication().map(|from| (format!("{:032x}", from.node), from.start, from.number, from.index)),

@@ -126,7 +126,7 @@ pub(crate) trait Encoding: Debug + Send + Sync {
 
 /// A retained event.
 #[derive(Clone, Debug)]
-pub(crate) struct LastEvent {
+pub(crate) struct RetainedEvent {
     pub(crate) message: Prepared,
     pub(crate) origin: EventOrigin,
     pub(crate) age: Duration,
@@ -170,7 +170,7 @@ pub(crate) trait LastEvents {
     ) -> Option<u64>;
 
     /// Returns the last event of a topic.
-    fn last_event(&self, topic: &str) -> Option<LastEvent>;
+    fn last_event(&self, topic: &str) -> Option<RetainedEvent>;
 
     /// Returns the topics whose last event this node has published, not longer ago than this: the youngest event first.
     fn own_topics(&self, age_max: Duration) -> Vec<String>;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Prepared, PublishOptions, Publisher};
 
-use super::encoding::{EventOrigin, LastEvent, LastEvents, RegisteredEncoding};
+use super::encoding::{EventOrigin, LastEvents, RegisteredEncoding, RetainedEvent};
 use super::{HubTopics, TopicPublisher};
 use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::nodes::NodePublicationId;
@@ -53,7 +53,7 @@ impl HubTopics {
 
     /// The last event of a topic. The other nodes were sent the event before; one of another node may arrive there later than
     /// from here.
-    pub(crate) fn last_event(&self, topic: &str) -> Option<LastEvent> {
+    pub(crate) fn last_event(&self, topic: &str) -> Option<RetainedEvent> {
         let (_, events) = self.retaining(topic)?;
         let _order = self.last_events_order.lock(topic);
         events.last_event(topic)
@@ -70,7 +70,8 @@ impl HubTopics {
     pub(crate) fn send_own_last_event(&self, topic: &str, send: impl FnOnce(&Prepared, Duration)) {
         let Some((_, events)) = self.retaining(topic) else { return };
         let _order = self.last_events_order.lock(topic);
-        if let Some(LastEvent { message, origin: EventOrigin::ThisNode, age }) = events.last_event(topic) {
+        if let Some(RetainedEvent { message, origin: EventOrigin::ThisNode, age }) = events.last_event(topic)
+        {
             send(&message, age);
         }
     }
