@@ -151,7 +151,7 @@ fn publication_without_subscribers_of_channels_asks_no_table_of_apps() {
     hub.count_subscriber(MESSAGES);
     let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
     let publisher = server.publisher();
-    let (done, is_done) = sync_channel(0);
+    let (done, is_done) = sync_channel(1);
     let table = apps.lock_table();
     thread::scope(|scope| {
         scope.spawn(|| {
