@@ -45,7 +45,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Serialize;
-use sinews_server::SubscriptionObserver;
 
 use self::cached_events::CachedEventRequests;
 use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
@@ -66,6 +65,7 @@ use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::topics::subscribed::TopicObserver;
 
 /// Maximum number of revocations in one message: some tens of KiB.
 const REVOCATIONS_PER_MESSAGE: usize = 256;
@@ -218,8 +218,8 @@ impl Cluster {
     }
 
     /// The observer of the subscriptions of this server.
-    pub(crate) fn observer(&self) -> Arc<dyn SubscriptionObserver> {
-        Arc::clone(&self.interest) as Arc<dyn SubscriptionObserver>
+    pub(crate) fn observer(&self) -> Arc<dyn TopicObserver> {
+        Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
 
     /// Whether other nodes can be reached, and the keys that they share are here.

@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use sinews_server::{
     BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router,
-    Server, SubscriptionObserver, TopicRule,
+    Server, TopicRule,
 };
 
+pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
 use crate::api;
@@ -166,14 +167,14 @@ impl Hub {
         }
         let link = match cluster {
             Some(cluster) => {
-                publisher.observe_subscriptions(cluster.observer());
+                publisher.observe_subscriptions(topics.observer(cluster.observer()));
                 let changed = Arc::clone(cluster);
                 publisher.share_presence(move || changed.note_presence());
                 Some(RunningLink::start(cluster, Arc::clone(&topics), cluster_live, server.publisher())?)
             }
             None => {
                 let subscribed = Arc::clone(topics.subscribed());
-                publisher.observe_subscriptions(subscribed as Arc<dyn SubscriptionObserver>);
+                publisher.observe_subscriptions(topics.observer(subscribed));
                 None
             }
         };

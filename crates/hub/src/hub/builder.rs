@@ -10,6 +10,8 @@ use super::Hub;
 use crate::access::auth::Auth;
 use crate::access::auth::options::{AuthError, AuthOptions};
 use crate::access::hosts::HostRules;
+use crate::apps;
+use crate::apps::live::LiveApps;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
 use crate::error::HubError;
@@ -21,11 +23,12 @@ use crate::model::nodes::OtherNodes;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
-use crate::protocol::pusher;
+use crate::protocol::{json, pusher, raw};
 use crate::session::backends::Backends;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
+use crate::topics::encoding::Encodings;
 use crate::topics::shared_keys::SharedKeys;
 
 /// The options of a [`Hub`].
@@ -206,9 +209,9 @@ impl HubBuilder {
         self.resolve().map(drop)
     }
 
-    /// Checks the options. Returns the access policy, and the rules of the topics; the options of the streams get the
+    /// Checks the options. Returns the access policy, the encodings and the rules of the topics; the options of the streams get the
     /// durable topics of the namespaces.
-    fn resolve(&mut self) -> Result<(AccessPolicy, HubRules), BuildError> {
+    fn resolve(&mut self) -> Result<(AccessPolicy, Encodings, HubRules), BuildError> {
         let access = match self.access.take() {
             Some(access) => access,
             None => AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
@@ -226,8 +229,10 @@ impl HubBuilder {
             let checked = pusher::check_prefix(prefix).map_err(HubError::setting);
             checked.map_err(BuildError::PusherPrefix)?;
         }
-        let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
-            .map_err(BuildError::Namespace)?;
+        let (encodings, namespaces) = (encodings(access.live_apps()), access.namespaces());
+        let histories = &self.history;
+        let rules = HubRules::new(&encodings, namespaces, histories, self.chat_history, streams.as_mut());
+        let rules = rules.map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
             if !streams.durable_keys.is_empty() && streams.directory().is_none() {
                 return Err(BuildError::KeysAtBroker);
@@ -238,7 +243,7 @@ impl HubBuilder {
                 streams.shares_keys = true;
             }
         }
-        Ok((access, rules))
+        Ok((access, encodings, rules))
     }
 
     /// Builds the hub, and opens the directory of its streams.
@@ -246,12 +251,10 @@ impl HubBuilder {
     /// # Errors
     /// An option is invalid or contradicts another one, or the directory cannot be opened.
     pub fn build(mut self) -> Result<Hub, BuildError> {
-        let (access, built) = self.resolve()?;
+        let (access, encodings, built) = self.resolve()?;
         let streams = self.streams;
         let patterns = built.histories.patterns();
-        let topics = HubTopics::new(built.histories)
-            .with_durable(built.durable)
-            .with_apps(Arc::clone(access.live_apps()));
+        let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
         let mut cluster = None;
         if let Some(options) = self.cluster {
             let predecessor = self.predecessor_node.as_deref();
@@ -291,6 +294,15 @@ impl HubBuilder {
             has_predecessor: self.has_predecessor,
         })
     }
+}
+
+/// Registers the encodings of all client protocols.
+pub(crate) fn encodings(apps: &Arc<LiveApps>) -> Encodings {
+    let mut encodings = Encodings::default();
+    encodings.register(json::encoding::encodings());
+    encodings.register(raw::encoding::encodings());
+    encodings.register(apps::encoding::encodings(apps));
+    encodings
 }
 
 /// The reason why a hub cannot be built.
