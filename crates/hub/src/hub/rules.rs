@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(keyed.is_on(topic), on, "{topic}");
         }
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
-        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
+        let mut streams = StreamOptions::in_directory("a").with_durable_keys(["a".to_owned()]);
         let error =
             HubRules::new(&encodings, &namespaces, &[], 0, Some(&mut streams)).err().unwrap().to_string();
         assert!(error.contains("make its keys durable"), "{error}");
