@@ -124,7 +124,7 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Publishes the report on a thread of its own.
+/// Publishes the report on a thread of its own; a build without the feature `pages` has none.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -135,11 +135,11 @@ pub(crate) fn start(
     live: LivePolicy,
     Backends { store, cluster }: Backends,
     server_info: ServerInfo,
-) -> io::Result<Periodic> {
+) -> io::Result<Option<Periodic>> {
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
-    Periodic::start("dashboard", INTERVAL, move || {
+    let periodic = Periodic::start("dashboard", INTERVAL, move || {
         if !hub.has_dashboards() {
             return;
         }
@@ -181,7 +181,8 @@ pub(crate) fn start(
         let snapshot = snapshot.to_string();
         // A server that is stopping has no subscribers left.
         let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
-    })
+    })?;
+    Ok(Some(periodic))
 }
 
 /// Busy times of the workers at the last sample.
