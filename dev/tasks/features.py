@@ -1,4 +1,5 @@
-"""Compiles the library with every sensible choice of features, and the program with some: each must compile without a warning.
+"""Compiles the library with every sensible choice of features, and the server, the hub and the program with some: each must compile
+without a warning.
 
 A feature enables other features, so that many choices are the same build; each build runs once. A program that must not compile is
 rejected with a hint.
@@ -11,6 +12,8 @@ import pathlib
 import common
 
 LIBRARY = "sinews"
+# Libraries of few features: none, each alone and all are built.
+EMBEDDED = ("sinews-server", "sinews-hub")
 # Features of the program: each that can be left out is left out once. Other checks build it with all, except for brokers.
 PROGRAM_CHOICES = ("", "bench", "bench,http3")
 # A stream type that the library cannot split, and the expected lines of the compiler.
@@ -21,9 +24,9 @@ SPLIT = """pub fn split(ws: sinews::WebSocket<tokio::io::Join<tokio::io::Empty, 
 SPLIT_HINTS = ("`split` does not support", "call `split_locked()` instead")
 
 
-def features_of(packages):
+def features_of(packages, library):
     """The features of the manifest except `default`, which is only a choice, each with those of the same crate that it enables."""
-    manifest = next(package for package in packages if package["name"] == LIBRARY)["features"]
+    manifest = next(package for package in packages if package["name"] == library)["features"]
     own = {name: [other for other in enabled if other in manifest] for name, enabled in manifest.items()}
     own.pop("default")
     return own
@@ -96,7 +99,7 @@ def artifact(built, library):
 def check_choices():
     """Choices of a made-up manifest: those that are the same build are made once."""
     features = features_of([{"name": "other", "features": {}}, {"name": LIBRARY, "features": {
-        "default": ["tokio"], "tokio": ["dep:tokio"], "deflate": [], "axum": ["hyper", "tokio/rt"], "hyper": ["tokio", "dep:hyper"]}}])
+        "default": ["tokio"], "tokio": ["dep:tokio"], "deflate": [], "axum": ["hyper", "tokio/rt"], "hyper": ["tokio", "dep:hyper"]}}], LIBRARY)
     names = [",".join(choice) for choice in choices(features, 2)]
     assert names == ["", "deflate", "tokio", "deflate,tokio", "hyper,tokio", "axum,hyper,tokio", "deflate,hyper,tokio",
                      "axum,deflate,hyper,tokio"], names
@@ -111,10 +114,13 @@ def main():
     options = parser.parse_args()
     check_choices()
     metadata = json.loads(common.output_of(common.CARGO, "metadata", "--no-deps", "--format-version", "1"))
-    features = features_of(metadata["packages"])
+    features = features_of(metadata["packages"], LIBRARY)
     features.pop(options.without, None)
     for choice in choices(features, len(features) if options.every else 2):
         check(",".join(choice), LIBRARY, "--lib")
+    for library in EMBEDDED:
+        for choice in choices(features_of(metadata["packages"], library), 1):
+            check(",".join(choice), library, "--lib")
     for names in PROGRAM_CHOICES:
         check(names, "sinews-cli", "--bin", "sinews")
     common.check("hint of split", check_hint)

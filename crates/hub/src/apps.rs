@@ -13,4 +13,5 @@ pub(crate) mod position;
 pub(crate) mod report;
 pub(crate) mod signature;
 pub(crate) mod socket_ids;
+#[cfg_attr(not(feature = "webhooks"), path = "apps/webhook/absent.rs")]
 pub(crate) mod webhook;

@@ -10,19 +10,21 @@
 
 mod announcer;
 mod cached_events;
-pub(crate) mod commands;
+pub(crate) mod command;
+mod commands;
 mod connection;
 mod direct;
 mod interest;
-pub(crate) mod keys;
+mod keys;
 pub(crate) mod link;
 mod log_limit;
 mod lost_nodes;
 mod members;
 mod membership;
 mod message;
-pub(crate) mod metrics;
+mod metrics;
 mod nats;
+pub(crate) mod node;
 mod nodes;
 pub(crate) mod observe;
 pub(crate) mod options;
@@ -43,18 +45,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use prometheus_client::collector::Collector;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Serialize;
+use sinews_server::KeyReplication;
 
 use self::cached_events::CachedEventRequests;
-use self::commands::{CommandMessage, NodeCommand, NodeResults, PendingRequests};
+use self::command::{NodeCommand, NodeResults};
+use self::commands::{CommandMessage, PendingRequests};
 use self::interest::{ALL_NODES, Interest, THIS_NODE};
 use self::keys::{ClusterKeys, KeySender, KeyTarget, KeysHeartbeat};
 use self::log_limit::LogLimits;
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
+use self::metrics::ClusterMetrics;
+use self::node::ClusterNode;
 use self::nodes::{Heartbeat, Nodes};
-use self::observe::ClusterNode;
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
@@ -65,6 +71,7 @@ use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
 /// Maximum number of revocations in one message: some tens of KiB.
@@ -212,9 +219,29 @@ impl Cluster {
         self.outbox.wake();
     }
 
-    /// The keys of topics.
-    pub(crate) fn keys(&self) -> &Arc<ClusterKeys> {
-        &self.keys
+    /// This node, as topics use it.
+    pub(crate) fn other_nodes(self: &Arc<Self>) -> Arc<dyn OtherNodes> {
+        Arc::clone(self) as Arc<dyn OtherNodes>
+    }
+
+    /// The keys of topics, as the server below shares them.
+    pub(crate) fn key_replication(&self) -> Arc<dyn KeyReplication> {
+        Arc::clone(&self.keys) as Arc<dyn KeyReplication>
+    }
+
+    /// The keys of topics, as the hub writes them.
+    pub(crate) fn shared_keys(&self) -> Arc<dyn SharedKeys> {
+        Arc::clone(&self.keys) as Arc<dyn SharedKeys>
+    }
+
+    /// Stores the replicas of durable keys.
+    pub(crate) fn set_key_store(&self, store: Arc<dyn ReplicaStore>) {
+        self.keys.set_store(store);
+    }
+
+    /// The metrics.
+    pub(crate) fn collector(&self) -> Box<dyn Collector> {
+        Box::new(ClusterMetrics::new(self))
     }
 
     /// The observer of the subscriptions of this server.
@@ -251,17 +278,17 @@ impl Cluster {
         ))
     }
 
-    pub(crate) fn counters(&self) -> &LinkCounters {
+    fn counters(&self) -> &LinkCounters {
         &self.outbox.counters
     }
 
     /// Number of subscriptions that the broker rejects.
-    pub(crate) fn rejected_subscriptions(&self) -> usize {
+    fn rejected_subscriptions(&self) -> usize {
         self.interest.rejected()
     }
 
     /// Number of nodes, including this one.
-    pub(crate) fn node_count(&self) -> usize {
+    fn node_count(&self) -> usize {
         self.lock_nodes().len() + 1
     }
 

@@ -125,7 +125,7 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Publishes the report at an interval, while a dashboard is open.
+/// Publishes the report at an interval, while a dashboard is open; a build without the feature `pages` has none.
 ///
 /// # Errors
 /// If the thread of the tasks cannot be started.
@@ -136,7 +136,7 @@ pub(crate) fn start(
     live: LivePolicy,
     Backends { store, cluster }: Backends,
     server_info: ServerInfo,
-) -> io::Result<Periodic> {
+) -> io::Result<Option<Periodic>> {
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
@@ -181,7 +181,8 @@ pub(crate) fn start(
         // A server that is stopping has no subscribers left.
         let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
     };
-    background.every("dashboard", INTERVAL, move || watched.has_dashboards(), report)
+    let report = background.every("dashboard", INTERVAL, move || watched.has_dashboards(), report)?;
+    Ok(Some(report))
 }
 
 /// Busy times of the workers at the last sample.

@@ -8,14 +8,14 @@ mod rules;
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_server::{
-    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router,
-    Server, TopicRule,
+    BoundServer, KeyLog, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server, TopicRule,
 };
 
+#[cfg(test)]
 pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
@@ -31,7 +31,6 @@ use crate::handover::{Handover, SuccessorCallback};
 use crate::hub::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
-use crate::model::nodes::OtherNodes;
 use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
@@ -39,7 +38,7 @@ use crate::policy::LivePolicy;
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
-use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore, SharedKeys};
+use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore};
 use crate::topics::{HubTopics, keys};
 use crate::webhooks::Webhooks;
 
@@ -106,7 +105,7 @@ impl Hub {
             None => server,
         };
         let server = match &self.services.cluster {
-            Some(cluster) => server.key_replication(Arc::clone(cluster.keys()) as Arc<dyn KeyReplication>),
+            Some(cluster) => server.key_replication(cluster.key_replication()),
             None => server,
         };
         let live = self.live.clone();
@@ -154,13 +153,13 @@ impl Hub {
         let cluster_live = live.clone();
         let webhooks = Arc::clone(live.policy().webhooks());
         let revocations = Arc::clone(live.policy().revocations());
-        let nodes = cluster.as_ref().map(|cluster| Arc::clone(cluster) as Arc<dyn OtherNodes>);
+        let nodes = cluster.as_ref().map(Cluster::other_nodes);
         let background = live.policy().background().clone();
         webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         let beside = services.clone();
         let hub = Arc::clone(&topics);
         let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
-        let mut tasks = vec![dashboard];
+        let mut tasks = Vec::from_iter(dashboard);
         if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
             start_streams(store, &topics, cluster.as_deref(), &publisher)?;
@@ -203,10 +202,9 @@ fn start_streams(
     let of_keys = store.for_keys();
     of_keys.keys().start(publisher.clone())?;
     if let Some(cluster) = cluster {
-        let (replicas, keys) = (of_keys.key_replicas(), cluster.keys());
-        let owners = Arc::downgrade(keys);
-        replicas.start(publisher.clone(), owners as Weak<dyn SharedKeys>)?;
-        keys.set_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
+        let replicas = of_keys.key_replicas();
+        replicas.start(publisher.clone(), Arc::downgrade(&cluster.shared_keys()))?;
+        cluster.set_key_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
     }
     of_keys.load_keys();
     Ok(())

@@ -2,7 +2,21 @@
 //!
 //! [`Hub`] adds its routes to a [`Router`](sinews_server::Router), beside the routes of a program. The routes and the
 //! protocols are those of `sinews serve`.
+//!
+//! # Features
+//!
+//! A feature that is left out is not compiled: its builder methods are missing, and so are its routes and metrics.
+//!
+//! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications, presence and keys over NATS or Redis.
+//! * `pages` (default): the start page, the chat, the console, the dashboard and its feed, and the script `/sinews.js`.
+//! * `webhooks` (default): `AccessPolicy::with_webhooks` and `PusherApp::with_webhook`, reports of events to the application.
+//! * `http3`: HTTP/3, which is experimental.
 #![forbid(unsafe_code)]
+// What only an omitted feature uses is dead code. The build with all features finds dead code.
+#![cfg_attr(
+    not(all(feature = "cluster", feature = "pages", feature = "webhooks")),
+    allow(dead_code, unreachable_pub)
+)]
 
 mod access;
 mod admission;
@@ -10,9 +24,11 @@ mod api;
 mod apps;
 mod background;
 mod closing;
+#[cfg_attr(not(feature = "cluster"), path = "cluster/absent.rs")]
 mod cluster;
 mod connections;
 mod cors;
+#[cfg_attr(not(feature = "pages"), path = "dashboard/absent.rs")]
 mod dashboard;
 mod error;
 mod handover;
@@ -24,6 +40,7 @@ mod model;
 mod node;
 mod options;
 mod outgoing;
+#[cfg(feature = "pages")]
 mod pages;
 mod policy;
 mod protocol;
@@ -32,6 +49,7 @@ mod session;
 mod streams;
 mod topics;
 mod uncached;
+#[cfg_attr(not(feature = "webhooks"), path = "webhooks/absent.rs")]
 mod webhooks;
 mod wire;
 
@@ -39,14 +57,16 @@ pub use self::access::auth;
 pub use self::access::hosts::HostRules;
 pub use self::access::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
 pub use self::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
+#[cfg(feature = "webhooks")]
 pub use self::apps::webhook::PusherWebhook;
-pub use self::cluster::observe::{ClusterNode, observe_nodes};
-pub use self::cluster::options::ClusterOptions;
+#[cfg(feature = "cluster")]
+pub use self::cluster::{node::ClusterNode, observe::observe_nodes, options::ClusterOptions};
 pub use self::error::{HubError, HubErrorKind};
 pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
 pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
 pub use self::model::check_pattern;
+#[cfg(feature = "webhooks")]
 pub use self::model::events::WebhookEventKind;
 pub use self::outgoing::options::{HookFailure, HookOptions, HookTarget};
 pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
@@ -54,4 +74,5 @@ pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
 
 pub use self::topics::keys::key_value_of_json;
+#[cfg(feature = "webhooks")]
 pub use self::webhooks::WebhookOptions;

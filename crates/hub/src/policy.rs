@@ -202,6 +202,7 @@ impl AccessPolicy {
     }
 
     /// Sets the webhooks of the application, at most 64 with different names. Default: none.
+    #[cfg(feature = "webhooks")]
     #[must_use]
     pub fn with_webhooks(mut self, webhooks: impl IntoIterator<Item = WebhookOptions>) -> Self {
         self.webhook_options = webhooks.into_iter().collect();

@@ -15,6 +15,7 @@ use sinews_http::{AcceptedEncodings, RequestedRange, Validators, Verdict};
 use self::path::FilePath;
 use self::store::{CachedFile, FileContent, FileStore, LookupError, Variant};
 use crate::request::{FilePart, Request, Response, ResponseBody};
+use crate::router::Router;
 
 /// Directory served as static files, by [`Router::files`](crate::Router::files).
 ///
@@ -130,7 +131,7 @@ impl Files {
     }
 
     /// Answers a GET or HEAD of a path below the prefix.
-    pub(crate) fn answer(&self, request: &Request<'_>) -> Response {
+    fn answer(&self, request: &Request<'_>) -> Response {
         let rest = request.raw_param(REST).unwrap_or_default();
         let found = FilePath::new(rest, self.dotfiles).ok_or_else(|| io::ErrorKind::NotFound.into());
         match found.map_err(LookupError::Error).and_then(|file_path| self.find(&file_path)) {
@@ -146,7 +147,7 @@ impl Files {
     }
 
     /// Answers a GET or HEAD of the prefix without its trailing slash.
-    pub(crate) fn answer_prefix(request: &Request<'_>) -> Response {
+    fn answer_prefix(request: &Request<'_>) -> Response {
         to_directory(request)
     }
 
@@ -199,8 +200,27 @@ impl Files {
     }
 }
 
+impl Router {
+    /// Answers GET and HEAD below `prefix` with the files of a directory. The prefix `/` covers every path without a
+    /// route of its own.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    #[must_use]
+    pub fn files(self, prefix: &str, files: Files) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        let files = Arc::new(files);
+        let in_root = Arc::clone(&files);
+        let router =
+            if prefix.is_empty() { self } else { self.get(prefix, |request| Files::answer_prefix(request)) };
+        router
+            .get(&format!("{prefix}/"), move |request| in_root.answer(request))
+            .get(&format!("{prefix}/{{*{REST}}}"), move |request| files.answer(request))
+    }
+}
+
 /// Route parameter that holds the path below the prefix.
-pub(crate) const REST: &str = "file";
+const REST: &str = "file";
 
 /// Chooses the coding of the response. A range is of the uncompressed file, so that ranges fit together.
 fn choose<'a>(request: &Request<'_>, entry: &'a CachedFile) -> (&'a Variant, Option<&'static str>) {

@@ -47,14 +47,21 @@
 //!
 //! A plain request is answered with a [`Response`], or with an [`Answer`] that completes later: a future on the
 //! connection's thread, or blocking work on a pool. A [`StreamingResponse`] stays open and carries the messages of a
-//! [`Handler`], for clients without WebSocket. [`Files`] serves a directory. [`Router::before`] and
+//! [`Handler`], for clients without WebSocket. `Files` serves a directory. [`Router::before`] and
 //! [`Router::after`] guard routes and change their answers.
 //!
 //! Browsers may connect from pages of the same origin unless [`ServerOptions::with_origin`] allows more. Limits and
 //! timeouts: [`HttpConfig`] for HTTP, [`Config`] for WebSocket, [`TopicConfig`] for publications, [`TopicRule`] for
 //! slow subscribers, [`Limits`] for the server as a whole. Other threads publish with a [`Publisher`]. Metrics:
 //! [`Monitor`], and [`Router::metrics`] for Prometheus.
+//!
+//! # Features
+//!
+//! * `files` (default): `Files` and `Router::files`, which serve a directory.
+//! * `http3`: HTTP/3 over QUIC, which is experimental. Without it, a listener of HTTP/3 cannot be bound.
 #![forbid(unsafe_code)]
+// What only an omitted feature uses is dead code. The build with all features finds dead code.
+#![cfg_attr(not(feature = "files"), allow(dead_code))]
 
 mod answer;
 mod appends;
@@ -65,6 +72,7 @@ mod date;
 mod decode;
 pub mod escape;
 mod exchange;
+#[cfg(feature = "files")]
 mod files;
 mod fixed;
 mod framing;
@@ -99,6 +107,7 @@ pub use answer::streaming::StreamingResponse;
 pub use appends::{AppendJob, Appender};
 pub use asset::Asset;
 pub use client::TrustedProxies;
+#[cfg(feature = "files")]
 pub use files::Files;
 pub use handler::{Context, Handler};
 pub use hooks::{Compression, Cors, describe_pem_error, redact_credentials, redact_urls};

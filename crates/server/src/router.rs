@@ -16,7 +16,6 @@ use sinews_proto::InvalidConfig;
 pub use self::websocket::WebSocketRoute;
 pub(crate) use self::websocket::{OverloadClose, OverloadHandler};
 use crate::answer::Answer;
-use crate::files::{Files, REST};
 use crate::fixed::FixedResponse;
 use crate::hooks::{Compression, Cors, Hooks, log_access};
 use crate::monitor::Monitor;
@@ -256,23 +255,6 @@ impl Router {
         answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
     ) -> Self {
         self.with(path, |entry| entry.any = Some(Responder::new(answer)))
-    }
-
-    /// Answers GET and HEAD below `prefix` with the files of a directory. The prefix `/` covers every path without a
-    /// route of its own.
-    ///
-    /// # Panics
-    /// As [`route`](Self::route).
-    #[must_use]
-    pub fn files(self, prefix: &str, files: Files) -> Self {
-        let prefix = prefix.trim_end_matches('/');
-        let files = Arc::new(files);
-        let in_root = Arc::clone(&files);
-        let router =
-            if prefix.is_empty() { self } else { self.get(prefix, |request| Files::answer_prefix(request)) };
-        router
-            .get(&format!("{prefix}/"), move |request| in_root.answer(request))
-            .get(&format!("{prefix}/{{*{REST}}}"), move |request| files.answer(request))
     }
 
     /// Upgrades GET at `path` to WebSocket.

@@ -11,7 +11,7 @@ pub mod key_pattern;
 pub(crate) mod keys;
 pub(crate) mod options;
 pub mod pem;
-mod revocations;
+pub(crate) mod revocations;
 mod rights;
 mod rights_change;
 
@@ -40,7 +40,7 @@ use self::keys::{TRIED_MAX, VerifyingKey};
 pub use self::keys::{TokenKeys, hmac_algorithms, read_secret};
 pub use self::options::{AuthError, AuthOptions};
 pub(crate) use self::revocations::{
-    Revocation, RevocationDigest, RevocationError, RevocationStored, Revocations, RevokedTokens,
+    Revocation, RevocationError, RevocationStored, Revocations, RevokedTokens,
 };
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};

@@ -285,6 +285,7 @@ impl PusherApp {
     }
 
     /// Adds a webhook: at most 8 of an app, and 256 of all apps. Default: none.
+    #[cfg(feature = "webhooks")]
     #[must_use]
     pub fn with_webhook(mut self, webhook: PusherWebhook) -> Self {
         self.webhooks.push(webhook);

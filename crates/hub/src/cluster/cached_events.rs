@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use sinews_server::{Prepared, Publisher};
 
 use super::Cluster;
-use super::commands::{NodeCommand, NodeResults};
+use super::command::{NodeCommand, NodeResults};
 use super::pending::PendingWork;
 use super::times::{LOSS_MAX, RETURN_TIME};
 use crate::model::nodes::NodePublicationId;

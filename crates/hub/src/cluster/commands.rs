@@ -1,4 +1,4 @@
-//! Commands of the HTTP API to all nodes, and their results.
+//! Commands of the HTTP API to all nodes: requests that wait for results, and the execution on this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use sinews_server::{CloseCode, Prepared, Publisher};
 
 use super::cached_events::cached_event;
+use super::command::NodeCommand;
 use super::message::NodeId;
-use crate::access::auth::{Revocation, RightsChange};
-use crate::connections::subscribe::SubscriptionChange;
-use crate::connections::{ConnectionRegistry, ConnectionSelector, described};
+use crate::access::auth::Revocation;
+use crate::connections::{ConnectionRegistry, described};
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
 use crate::topics::list::{TopicScan, TopicsInUse};
@@ -29,42 +29,6 @@ const REQUESTS_MAX: usize = 1_024;
 /// ends there.
 const SCANS_MAX: usize = 64;
 
-/// A command to the other nodes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(tag = "op", rename_all = "snake_case")]
-pub(crate) enum NodeCommand {
-    /// Close connections.
-    Disconnect { selector: ConnectionSelector, code: u16, reason: String },
-    /// Change the rights of connections.
-    Refresh { selector: ConnectionSelector, change: RightsChange },
-    /// Revoke tokens, and close their connections.
-    Revoke { revocation: Revocation },
-    /// The revocations in effect, for a node that may have missed some.
-    Revocations { all: Vec<Revocation> },
-    /// The sender may have missed revocations.
-    Sync,
-    /// Send the revocations in effect: the sender has others.
-    SendRevocations,
-    /// Subscribe or unsubscribe connections.
-    ChangeSubscriptions { change: SubscriptionChange },
-    /// Return the last event of a cache channel.
-    CachedEvent { topic: String },
-    /// Retain the last event of a cache channel, which the node may have missed.
-    RetainEvent { topic: String, event: String, age: u64 },
-    /// A client has subscribed to a cache channel without an event, which its node has requested or not.
-    CacheMiss {
-        topic: String,
-        #[serde(default)]
-        is_requested: bool,
-    },
-    /// List topics.
-    Topics { filter: String, after: Option<String>, limit: usize },
-    /// List connections, or those of slow clients only.
-    Connections { user: Option<String>, after: Option<String>, limit: usize, slow: bool },
-    /// Count the connections of an app of the Pusher protocol.
-    AppConnections { app: String },
-}
-
 /// A command in a message: the id is 0 if no result is expected.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CommandMessage {
@@ -78,16 +42,6 @@ pub(super) struct CommandMessage {
 pub(super) struct ResultMessage {
     pub(super) id: u64,
     pub(super) result: Value,
-}
-
-/// Results of the other nodes.
-#[derive(Debug, Default)]
-pub(crate) struct NodeResults {
-    pub(crate) results: Vec<Value>,
-    /// Names of the nodes without a result within the time limit, and of lost nodes.
-    pub(crate) missing: Vec<String>,
-    /// All nodes have a result, except for lost nodes.
-    pub(crate) is_complete: bool,
 }
 
 /// Requests that wait for results.
@@ -279,6 +233,7 @@ fn search(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connections::ConnectionSelector;
     use crate::topics::list::TopicUse;
 
     #[test]

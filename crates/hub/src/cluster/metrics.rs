@@ -87,7 +87,7 @@ impl ClusterMetrics {
                 ("queue_full", read(&counters.dropped_full)),
                 ("too_large", read(&counters.dropped_large)),
             ],
-            keys: KeyMetrics::new(&cluster.keys().counters),
+            keys: KeyMetrics::new(&cluster.keys.counters),
         }
     }
 }

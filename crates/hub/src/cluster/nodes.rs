@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::keys::{KeyNodes, KeysHeartbeat};
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
-use crate::access::auth::RevocationDigest;
+use crate::access::auth::revocations::RevocationDigest;
 use crate::model::nodes::{ReportRole, ReportingNodes};
 
 /// Maximum number of other nodes. Further nodes are ignored, with a warning, unless they can take the place of a node that

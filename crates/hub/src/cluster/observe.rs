@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
-use serde_json::{Value, json};
 
 use super::connection::{BrokerConnection, LinkEvent};
 use super::message::{MessageKind, NodeId, NodeMessageHead};
+use super::node::ClusterNode;
 use super::nodes::Heartbeat;
 use super::options::ClusterOptions;
 use super::subject::Subjects;
@@ -16,38 +16,10 @@ use super::times::HEARTBEAT;
 use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 
-/// A node of a cluster, as it describes itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClusterNode {
-    /// Random id of the process, in hexadecimal digits.
-    pub id: String,
-    /// Name in the configuration, or the host name.
-    pub name: String,
-    /// Version of the program.
-    pub version: String,
-    /// Seconds since the start.
-    pub uptime: u64,
-    /// Open connections of clients.
-    pub connections: u64,
-    /// Users of these connections, by the `sub` of their tokens. A user of two nodes counts at both.
-    pub users: u64,
-    /// Topics and patterns with subscribers.
-    pub topics: u64,
-}
-
 impl ClusterNode {
     pub(super) fn new(id: NodeId, heartbeat: &Heartbeat) -> Self {
         let Heartbeat { name, version, uptime, connections, users, topics, .. } = heartbeat.clone();
         Self { id: id.to_string(), name, version, uptime, connections, users, topics }
-    }
-
-    pub(crate) fn to_json(&self) -> Value {
-        let Self { id, name, version, uptime, connections, users, topics } = self;
-        json!({
-            "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
-            "users": users, "topics": topics,
-        })
     }
 }
 

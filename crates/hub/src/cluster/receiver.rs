@@ -10,14 +10,15 @@ use sinews_server::Publisher;
 
 use super::Cluster;
 use super::cached_events::{PendingEvents, exchange_events};
-use super::commands::{CommandMessage, CommandTarget, Execution, NodeCommand, ResultMessage};
+use super::command::NodeCommand;
+use super::commands::{CommandMessage, CommandTarget, Execution, ResultMessage};
 use super::keys::{KeyReplicator, KeysHeartbeat};
 use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
 use super::nodes::Heartbeat;
 use super::pending::PendingWork;
 use super::revocations::RevocationExchange;
-use crate::access::auth::RevocationDigest;
+use crate::access::auth::revocations::RevocationDigest;
 use crate::model::nodes::NodePublicationId;
 use crate::model::problem::{code, problem};
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender};

@@ -19,7 +19,6 @@ use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
 use crate::hub::rules::{HubRules, check_compaction};
 use crate::model::check_pattern;
-use crate::model::nodes::OtherNodes;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
@@ -29,7 +28,6 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
 use crate::topics::encoding::Encodings;
-use crate::topics::shared_keys::SharedKeys;
 
 /// The options of a [`Hub`].
 pub struct HubBuilder {
@@ -106,6 +104,7 @@ impl HubBuilder {
 
     /// Makes the server a node of a cluster. Default: it is alone. Topics in a directory of this machine are not shared,
     /// so [`build`](Self::build) rejects durable topics without a broker of the streams.
+    #[cfg(feature = "cluster")]
     #[must_use]
     pub fn cluster(mut self, options: ClusterOptions) -> Self {
         self.cluster = Some(options);
@@ -264,8 +263,8 @@ impl HubBuilder {
                 topics.await_histories();
             }
             let node = Arc::new(node);
-            topics.set_other_nodes(Arc::clone(&node) as Arc<dyn OtherNodes>);
-            topics.set_shared_keys(Arc::clone(node.keys()) as Arc<dyn SharedKeys>);
+            topics.set_other_nodes(node.other_nodes());
+            topics.set_shared_keys(node.shared_keys());
             cluster = Some(node);
         }
         let mut info = self.info;

@@ -10,7 +10,6 @@ use sinews_server::{Metrics, Response, Router};
 use crate::access::auth::IssuerMetrics;
 use crate::admission::RejectionMetrics;
 use crate::apps::metrics::PusherMetrics;
-use crate::cluster::metrics::ClusterMetrics;
 use crate::hub::health::BrokerMetrics;
 use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
@@ -54,7 +53,7 @@ pub(crate) fn add_to(
             }
         }
         if let Some(cluster) = &cluster {
-            registry.register_collector(Box::new(ClusterMetrics::new(cluster)));
+            registry.register_collector(cluster.collector());
         }
         let mut body = String::new();
         // Writing to a string never fails.

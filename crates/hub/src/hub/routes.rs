@@ -11,7 +11,6 @@ use crate::access::auth::Denied;
 use crate::admission::HandshakeRejection;
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
-use crate::dashboard::DashboardClient;
 use crate::http::{failure, stream_name_of};
 use crate::hub::health::Readiness;
 use crate::hub::{health, metrics};
@@ -28,7 +27,7 @@ use crate::session::backends::Backends;
 use crate::streams::errors::STREAMS_DISABLED;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
-use crate::{api, cors, pages, query};
+use crate::{api, cors, query};
 
 /// Adds the routes to a router.
 pub(crate) fn add_to(
@@ -40,8 +39,7 @@ pub(crate) fn add_to(
 ) -> Router {
     let store = services.store.as_ref();
     let (echo_live, topics_live, ws_live) = (live.clone(), live.clone(), live.clone());
-    let dashboard_live = live.clone();
-    let (topics_hub, ws_hub, dashboard_hub) = (Arc::clone(hub), Arc::clone(hub), Arc::clone(hub));
+    let (topics_hub, ws_hub) = (Arc::clone(hub), Arc::clone(hub));
     let max_message = options.max_message;
     let (ws_store, topics_store) = (store.cloned(), store.cloned());
     let publishing =
@@ -54,7 +52,7 @@ pub(crate) fn add_to(
     let router = metrics::add_to(router, services, live, options.dropped_log_lines);
     let readiness = Readiness::new(&router, services);
     let router = health::add_to(router, readiness);
-    let router = if options.has_pages { pages::add_to(router) } else { router };
+    let router = add_pages(router, options, live, hub);
     let router = router
         .healthz("/healthz")
         .websocket(
@@ -78,13 +76,6 @@ pub(crate) fn add_to(
                 policy.admit(request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
             }),
         )
-        .websocket(
-            "/dashboard/feed",
-            route(options, raw::NAME, move |request| {
-                let (policy, hub) = (dashboard_live.policy(), Arc::clone(&dashboard_hub));
-                policy.admit(request, || DashboardClient::new(request, &dashboard_live, hub))
-            }),
-        )
         .get("/topics", messages())
         .get("/topics/{name}", messages())
         .post("/topics/{name}", move |request| {
@@ -95,6 +86,25 @@ pub(crate) fn add_to(
     let router = cors::add_to(add_checks(router, live), live);
     let router = add_streams(router, options, live, hub, store);
     add_records(router, live, store, readers)
+}
+
+/// Adds the pages, and the feed of the dashboard.
+#[cfg(feature = "pages")]
+fn add_pages(router: Router, options: &RouteOptions, live: &LivePolicy, hub: &Arc<HubTopics>) -> Router {
+    let (live, hub) = (live.clone(), Arc::clone(hub));
+    let router = if options.has_pages { crate::pages::add_to(router) } else { router };
+    router.websocket(
+        "/dashboard/feed",
+        route(options, raw::NAME, move |request| {
+            let (policy, hub) = (live.policy(), Arc::clone(&hub));
+            policy.admit(request, || crate::dashboard::DashboardClient::new(request, &live, hub))
+        }),
+    )
+}
+
+#[cfg(not(feature = "pages"))]
+fn add_pages(router: Router, _: &RouteOptions, _: &LivePolicy, _: &Arc<HubTopics>) -> Router {
+    router
 }
 
 /// Adds the checks that precede all routes: the host, and the names of query parameters.

@@ -16,7 +16,7 @@ use crate::access::auth::{
     ApiRight, ApiRights, Revocation, RevocationError, RevocationStored, RevokedTokens, Rights, RightsChange,
 };
 use crate::closing::{DISCONNECTED, REASON_MAX, TOKEN_EXPIRED};
-use crate::cluster::commands::{NodeCommand, NodeResults};
+use crate::cluster::command::{NodeCommand, NodeResults};
 use crate::connections::subscribe::SubscriptionChange;
 use crate::connections::{
     ClientConnection, ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, described,

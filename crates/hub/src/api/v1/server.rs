@@ -7,7 +7,7 @@ use sinews_server::Request;
 
 use super::context::{ApiContext, Executed, success};
 use crate::access::auth::ApiRights;
-use crate::cluster::observe::ClusterNode;
+use crate::cluster::node::ClusterNode;
 
 /// `GET /info`.
 pub(super) fn info(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_>) -> Executed {

@@ -15,7 +15,7 @@ use super::context::{ApiContext, Executed, failure, list_success, success, text_
 use crate::access::auth::{ApiRight, ApiRights};
 use crate::api::keys;
 use crate::cluster::Cluster;
-use crate::cluster::commands::{NodeCommand, NodeResults};
+use crate::cluster::command::{NodeCommand, NodeResults};
 use crate::model::Creator;
 use crate::model::json::present;
 use crate::model::json_list::JsonList;

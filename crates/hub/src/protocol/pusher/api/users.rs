@@ -8,7 +8,7 @@ use sinews_server::{Answer, CloseCode, Request, Response};
 use super::{ApiAnswer, ApiError, AppApi, success};
 use crate::apps::channel::{USER_RULE, is_user_id};
 use crate::apps::live::LiveApp;
-use crate::cluster::commands::NodeCommand;
+use crate::cluster::command::NodeCommand;
 use crate::connections::ConnectionSelector;
 use crate::protocol::pusher::client::{RECONNECT, TERMINATED};
 use crate::protocol::pusher::users::subject;

@@ -1,0 +1,29 @@
+//! Webhooks of an app in a build without the feature `webhooks`: no value of this type exists.
+
+use crate::apps::signature::AppKey;
+use crate::error::HubError;
+use crate::webhooks::WebhookTarget;
+
+/// A webhook of an app.
+#[derive(Clone, Debug)]
+pub(crate) enum PusherWebhook {}
+
+impl PusherWebhook {
+    pub(crate) fn check(&self, _channel_name_max: usize) -> Result<(), HubError> {
+        match *self {}
+    }
+
+    pub(crate) fn wants_counts(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn target(
+        &self,
+        _app: &str,
+        _number: usize,
+        _key: &AppKey,
+        _has_counts: bool,
+    ) -> Result<WebhookTarget, HubError> {
+        match *self {}
+    }
+}

@@ -1,0 +1,89 @@
+//! Webhooks in a build without the feature `webhooks`: they want no event, and no webhook exists.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use serde_json::Value;
+use sinews_server::Publisher;
+
+use crate::background::Background;
+use crate::error::HubError;
+use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
+use crate::model::nodes::OtherNodes;
+
+/// The webhooks of a hub: none.
+#[derive(Debug, Default)]
+pub(crate) struct Webhooks;
+
+impl Webhooks {
+    pub(crate) fn replace(&self, _targets: Vec<WebhookTarget>) {}
+
+    pub(crate) fn start(
+        &self,
+        _publisher: Publisher,
+        _nodes: Option<Arc<dyn OtherNodes>>,
+        _background: &Background,
+        _has_predecessor: bool,
+    ) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn take_over(&self) {}
+
+    pub(crate) fn stop(&self) {}
+
+    pub(crate) fn collector(&self) -> Option<WebhookCollector> {
+        None
+    }
+}
+
+impl EventSink for Webhooks {
+    fn wants(&self, _kind: WebhookEventKind) -> bool {
+        false
+    }
+
+    fn emit(&self, _detail: EventDetail) {}
+
+    fn hand_over(&self) {}
+}
+
+/// A webhook of the application.
+pub(crate) enum WebhookOptions {}
+
+/// Where the events of a webhook go.
+pub(crate) enum WebhookTarget {}
+
+pub(crate) fn targets(_options: &[WebhookOptions]) -> Result<Vec<WebhookTarget>, HubError> {
+    Ok(Vec::new())
+}
+
+/// The metrics of webhooks.
+#[derive(Debug)]
+pub(crate) enum WebhookCollector {}
+
+impl WebhookCollector {
+    pub(crate) fn backlog(&self, _prefix: &str) -> WebhookBacklog {
+        match *self {}
+    }
+
+    pub(crate) fn report(&self) -> Value {
+        match *self {}
+    }
+}
+
+impl Collector for WebhookCollector {
+    fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        match *self {}
+    }
+}
+
+/// Events that wait, and events that were lost.
+#[derive(Default)]
+pub(crate) struct WebhookBacklog {
+    pub(crate) queued: usize,
+    pub(crate) failed: u64,
+    pub(crate) dropped: u64,
+}
