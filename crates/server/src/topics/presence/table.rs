@@ -416,7 +416,7 @@ impl TableState {
         self.note_observed(topic, id, last);
     }
 
-    /// PresenceChanges a topic and schedules an update.
+    /// Changes a topic and schedules an update.
     pub(super) fn change(
         &mut self,
         topic: &str,
