@@ -206,10 +206,10 @@ impl<'a> Context<'a> {
     }
 
     /// Sends later publications to a topic, or to all topics that match a pattern, to this connection as datagrams, for
-    /// values whose newest alone counts: QUIC does not repeat a lost datagram, and while the network is busy, a newer
-    /// publication replaces the topic's earlier one. The connection gets them once it [subscribes](Self::subscribe). A
-    /// publication that is longer than a datagram (about 1,200 bytes, depending on the path), retained messages, keys
-    /// and presence use the stream.
+    /// values where only the newest counts: QUIC does not repeat a lost datagram, and while the network is busy, a
+    /// newer publication replaces the topic's earlier one. The connection gets them once it
+    /// [subscribes](Self::subscribe). A publication that is longer than a datagram (about 1,200 bytes, depending on the
+    /// path), retained messages, keys and presence use the stream.
     ///
     /// Returns `false`, without an effect, unless the connection is a WebTransport session
     /// ([`Request::has_datagrams`](crate::Request::has_datagrams)), and beyond 64 topics and patterns.

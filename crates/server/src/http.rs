@@ -100,7 +100,7 @@ impl HttpConfig {
     }
 
     /// Minimum request body rate, in bytes per second on average since its head, after `grace`. Each byte extends the
-    /// deadline by its fraction of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as in Apache's
+    /// deadline by its share of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as in Apache's
     /// `mod_reqtimeout`: slower than any usable network, faster than a client that only occupies a connection. On
     /// timeout: 408. In a chunked body, only chunk data counts.
     #[must_use]

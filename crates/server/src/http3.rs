@@ -62,7 +62,7 @@ impl Http3Limits {
 
     /// Maximum concurrent WebTransport sessions on a connection; further ones are rejected. Each takes a stream
     /// ([`with_max_streams`](Self::with_max_streams)). Default 4: browsers open a connection for each session, other
-    /// clients may share one. Clients with drafts 13 and 14 are told 1, since more would promise flow control for
+    /// clients may share one. Clients on drafts 13 and 14 are told 1, since more would promise flow control for
     /// sessions.
     #[must_use]
     pub const fn with_max_sessions(mut self, sessions: u32) -> Self {

@@ -334,7 +334,7 @@ impl H1Conn {
         (at, None)
     }
 
-    /// Takes a streaming pending answer's body, with the input behind its request.
+    /// Takes the body of a pending answer that streams, with the input behind its request.
     pub(crate) fn take_body(&mut self) -> Option<(AcceptedUpgrade, Leftover)> {
         let upgrade = self.take_streaming()?;
         Some((upgrade, Leftover::Buffered(self.take_buffer())))

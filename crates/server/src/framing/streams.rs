@@ -29,7 +29,7 @@ use crate::request::ResponseBody;
 use crate::socket::AcceptedUpgrade;
 use crate::timer::NEVER;
 
-/// A stream on a connection with either version.
+/// A stream on an HTTP/2 or HTTP/3 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKey {
     Http2(StreamId),
@@ -61,7 +61,7 @@ impl From<QuicStreamId> for StreamKey {
 /// Reason to reset a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamReset {
-    /// The client need not send its request's rest.
+    /// The client need not send the rest of its request.
     Unneeded,
     Cancelled,
     /// The request was not executed: the client may repeat it.
@@ -219,7 +219,7 @@ impl<I: Copy + Ord> ExchangeTable<I> {
     }
 
     /// Returns the first exchange deadline. `stopping`: since when the server stops. `shared`: when the output last
-    /// progressed for which a stream's body waits, beside its own.
+    /// progressed that a stream's body waits for, beside its own.
     pub(super) fn deadline(
         &self,
         config: &HttpConfig,

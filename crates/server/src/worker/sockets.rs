@@ -117,7 +117,7 @@ impl StreamSockets {
         removed
     }
 
-    /// Returns the socket part that a connection has, too.
+    /// Returns the part of a socket that a connection has, too.
     #[cold]
     pub(super) fn conn_mut(&mut self, id: ConnId) -> Option<&mut ClientConn> {
         self.get(id).map(|found| &mut found.conn)
@@ -320,7 +320,7 @@ impl Worker {
         self.flush_conn(io, socket);
     }
 
-    /// Handles a socket's DATA.
+    /// Handles DATA for a socket.
     pub(super) fn receive_socket(&mut self, io: &mut Io, socket: ConnId, data: &mut [u8], ends: bool) {
         self.time(io);
         let Self { sockets, shared, .. } = self;

@@ -80,7 +80,7 @@ pub(crate) trait RequestStreams: Sized {
     /// Queues a part from the next body. Returns `false` if windows stop all of them.
     fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool;
 
-    /// Returns when the output last progressed for which a stream's body waits, beside its own.
+    /// Returns when the output last progressed that a stream's body waits for, beside its own.
     fn shared_progress(&self, _: Self::Id) -> Time {
         Time::ZERO
     }
