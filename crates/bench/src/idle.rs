@@ -65,7 +65,7 @@ struct IdleLoad {
 }
 
 impl IdleLoad {
-    /// Connections to this URL, if all URLs have so many.
+    /// Returns this URL's share of so many connections to all URLs.
     fn share(&self, connections: usize, urls: usize) -> usize {
         share(connections, urls, self.index)
     }

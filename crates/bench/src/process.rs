@@ -31,7 +31,7 @@ fn busy(path: &str) -> Option<Duration> {
     books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Sums these processes' usage and, with `children`, of their descendants.
+/// Sums these processes' usage and, with `children`, that of their descendants.
 ///
 /// # Errors
 ///

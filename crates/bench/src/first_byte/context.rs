@@ -169,7 +169,7 @@ impl HttpConnection {
     }
 }
 
-/// Waits for a message with this kind.
+/// Waits for a message of this kind.
 pub(super) fn wait_for(connection: &mut StreamConnection, expected: u8) -> Result<(), String> {
     while connection.next()?.0 != expected {}
     Ok(())

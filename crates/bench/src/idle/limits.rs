@@ -15,8 +15,8 @@ pub(super) fn raise_descriptors() -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Returns the threads that so many connections need. On io_uring each thread has its own socket table; on readiness,
-/// all threads share the process's descriptors.
+/// Returns the number of threads that so many connections need. On io_uring each thread has its own socket table; on
+/// readiness, all threads share the process's descriptors.
 pub(super) fn threads(connections: usize, descriptors: usize, backend: BackendChoice) -> usize {
     if backend == BackendChoice::Poll { 1 } else { connections.div_ceil(table_size(descriptors)) }
 }

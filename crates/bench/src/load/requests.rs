@@ -11,7 +11,7 @@ use crate::tally::FailureKind;
 /// One connection's requests; `S` identifies a stream.
 #[derive(Debug)]
 pub(super) struct StreamedRequests<S> {
-    /// Message numbers whose requests are to be sent.
+    /// Numbers of messages whose requests are to be sent.
     due: VecDeque<u64>,
     /// Requests without a complete answer, in stream order. The server may answer in any order.
     unanswered: VecDeque<UnansweredRequest<S>>,

@@ -198,7 +198,7 @@ impl MessageTracker {
         }
     }
 
-    /// Adds due messages from the connection that this one replaces.
+    /// Adds the due messages from the connection that this one replaces.
     pub(crate) fn take_over(&mut self, waiting: VecDeque<Nanos>) {
         self.waiting.extend(waiting);
     }
@@ -246,7 +246,7 @@ impl MessageTracker {
         self.waiting.push_back(thread_state.nanos(at));
     }
 
-    /// Returns the number for the message that the next answer belongs to; `None` without unanswered messages.
+    /// Returns the number of the message that the next answer belongs to; `None` without unanswered messages.
     pub(crate) fn expects(&self) -> Option<u64> {
         (!self.sent.is_empty()).then_some(self.expected)
     }

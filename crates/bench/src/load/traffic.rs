@@ -3,7 +3,7 @@
 use super::role::ConnectionRole;
 use super::tracker::MessageTracker;
 
-/// One socket's messages: for a connection, or for one WebSocket over HTTP/2 or HTTP/3.
+/// One socket's messages: a socket is a connection, or a WebSocket on it over HTTP/2 or HTTP/3.
 #[derive(Debug)]
 pub(super) struct SocketTraffic {
     pub(super) role: ConnectionRole,

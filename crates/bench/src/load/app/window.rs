@@ -56,7 +56,7 @@ impl LoadApp {
         }
     }
 
-    /// Publishes a burst with --in-flight messages.
+    /// Publishes a burst of --in-flight messages.
     fn publish_on(&mut self, io: &mut Io, id: ConnId, index: usize) {
         let Self { conns, thread_state, resources, .. } = self;
         let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };

@@ -42,7 +42,7 @@ impl Http3Sockets {
         Ok(Self { sockets, are_sessions, is_connected: false, requested: 0, scratch: Vec::new() })
     }
 
-    /// Returns the socket number whose messages use a stream.
+    /// Returns the number of the socket whose messages use a stream.
     fn carried_by(&self, stream: QuicStreamId) -> Option<usize> {
         if !self.are_sessions {
             return Some(index_of(stream)).filter(|index| *index < self.sockets.sockets.len());
