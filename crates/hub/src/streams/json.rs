@@ -15,11 +15,11 @@ use super::service::StreamService;
 use crate::model::json::is_deliverable;
 use crate::model::json_list::JsonListItem;
 
-/// Consumer groups of a page.
+/// Consumer groups per page.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// Committed offsets in the description of a stream, where further groups are only counted, and in a page of groups, which ends
-/// with the group that exceeds them.
+/// Committed offsets in a stream's description, where further groups are only counted, and in a page of groups, which
+/// ends with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
 /// A stream and its offsets.
@@ -29,7 +29,7 @@ pub(crate) struct ListedStream {
     partitions: Vec<ListedPartition>,
     /// By name.
     groups: Vec<ListedGroup>,
-    /// Groups beyond the limit of offsets.
+    /// Groups beyond the offset limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     more_groups: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ pub(crate) fn described(store: &StreamService, stream: &Stream) -> ListedStream 
     listed
 }
 
-/// Describes a stream of a list. A stream that is not open has its last known offsets.
+/// Describes a stream in a list. A stream that is not open has its last known offsets.
 pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> ListedStream {
     let mut listed = without_groups(store, info);
     listed.add_groups(&info.groups);
@@ -148,7 +148,7 @@ impl ListedStream {
         Self { stream: name.into(), partitions, groups: Vec::new(), more_groups: None, error: None }
     }
 
-    /// Adds the groups up to the limit of offsets, and the number of the others.
+    /// Adds the groups up to the offset limit, and counts the others.
     fn add_groups(&mut self, groups: &[GroupInfo]) {
         let shown = groups_within_limit(groups);
         self.more_groups = Some(groups.len() - shown.len()).filter(|more| *more > 0);
@@ -163,7 +163,7 @@ impl ListedStream {
             .collect();
     }
 
-    /// Returns the description as a message of the protocol.
+    /// Returns the description as a protocol message.
     pub(crate) fn to_value(&self) -> Value {
         json!(self)
     }
@@ -192,8 +192,8 @@ pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
     message
 }
 
-/// Returns a page of at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each partition that
-/// has a committed offset. The name is the `after` of the next page, if there is one.
+/// Returns a page with at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each
+/// partition that has a committed offset. The name is the next page's `after`, if there is one.
 pub(crate) fn group_lags(
     store: &StreamService,
     info: &StreamInfo,
@@ -251,7 +251,7 @@ pub(crate) fn end_records(next: u64, end: u64, mut message: String) -> String {
     message
 }
 
-/// A record as JSON, without the fields that all records of a partition share.
+/// Writes a record as JSON, without the fields that all records of a partition share.
 pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut impl Write) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
