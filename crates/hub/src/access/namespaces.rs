@@ -70,7 +70,8 @@ pub enum TopicAccess {
     /// has granted claims with a `sub` or an `exp`.
     Authenticated,
     /// Clients whose token or claims grant the right, and the public topics of
-    /// [`AuthOptions`](crate::access::auth::AuthOptions). Without keys for tokens and a connection hook, every client.
+    /// [`AuthOptions`](crate::access::auth::AuthOptions). Without token keys and without a connection hook, every
+    /// client.
     #[default]
     Token,
     /// No client.
@@ -92,7 +93,7 @@ impl PublishRate {
         Self { per_second, burst: per_second }
     }
 
-    /// Sets the publications permitted at once after an idle time, at least 1. Default: those of one second.
+    /// Sets how many publications are permitted at once after an idle time, at least 1. Default: those of one second.
     #[must_use]
     pub fn with_burst(mut self, burst: u32) -> Self {
         self.burst = burst.max(1);
@@ -156,8 +157,8 @@ impl Namespace {
         self
     }
 
-    /// Sets the action for slow subscribers. Default: the WebSocket's policy in its [`Config`](sinews_server::Config).
-    /// Durable topics have their own policy: a slow subscriber reads the stream.
+    /// Sets the action for slow subscribers. Default: the policy in the WebSocket's
+    /// [`Config`](sinews_server::Config). Durable topics have their own policy: a slow subscriber reads the stream.
     #[must_use]
     pub fn with_slow_consumer(mut self, slow: SlowConsumer) -> Self {
         self.slow_consumer = Some(slow);
@@ -233,7 +234,7 @@ impl Namespace {
         self
     }
 
-    /// Sets each topic's maximum keys, at most 10,000. Default: 10,000.
+    /// Sets the maximum number of keys in each topic, at most 10,000. Default: 10,000.
     #[must_use]
     pub fn with_max_keys(mut self, keys: usize) -> Self {
         self.max_keys = Some(keys);

@@ -16,8 +16,8 @@
 //!
 //! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from
 //! 128 on a field without which the publication must not be delivered; and another content kind. This version skips
-//! such a publication, and delivers the message's others. In JSON, further fields are ignored; the messages about keys
-//! ignore bytes behind their end.
+//! such a publication, and delivers the message's other publications. In JSON, further fields are ignored; the messages
+//! about keys ignore bytes behind their end.
 
 use std::fmt;
 
