@@ -18,7 +18,7 @@ use crate::model::nodes::OtherNodes;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
-/// A node of a cluster.
+/// A cluster node.
 #[derive(Debug)]
 pub(crate) enum Cluster {}
 
@@ -115,6 +115,6 @@ pub(crate) mod link {
 }
 
 pub(crate) mod options {
-    /// Options of a cluster.
+    /// Cluster options.
     pub(crate) enum ClusterOptions {}
 }
