@@ -53,7 +53,7 @@ export async function pictures(part) {
 }
 
 async function showPages(part, writeAll) {
-  const server = await part.serve(["--streams", part.folder(), "--streams-topics", "prices.>"]);
+  const server = await part.serve(["--streams", part.folder(), "--streams-durable-topics", "prices.>"]);
   const page = await part.open(server.url());
   await writeAll(page, { start: WINDOW, "phone-start": HAND });
   await visit(page, server.url("console"), "connected");

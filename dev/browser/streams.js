@@ -8,7 +8,7 @@ import {
 
 /** Starts a server whose topics `kept.>` are durable. */
 export const serveDurable = (part, options = []) =>
-  part.serve(["--streams", part.folder(), "--streams-topics", "kept.>", ...options]);
+  part.serve(["--streams", part.folder(), "--streams-durable-topics", "kept.>", ...options]);
 
 export async function streams(part) {
   const server = await serveDurable(part);

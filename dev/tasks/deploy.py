@@ -19,16 +19,16 @@ CHART_VALUES = (
     "",
     "streams.enabled=true",
     "replicas=3,cluster.url=nats://user@nats:4222,cluster.existingSecret=nats,api.existingSecret=keys",
-    "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>,streams.storageClass=fast",
+    "replicas=3,streams.enabled=true,streams.store=nats://nats:4222,streams.durableTopics=chat.>,streams.storageClass=fast",
     "auth.existingSecret=keys,ingress.enabled=true,ingress.host=ws.example.com,ingress.tlsSecret=tls,podMonitor.enabled=true",
     "tls.existingSecret=certificate,podMonitor.enabled=true",
     "tls.existingSecret=certificate,http3.enabled=true,service.port=443",
 )
 # Values of the chart that runs: three nodes with durable topics.
-CLUSTER_VALUES = "replicas=3,cluster.url=nats://nats:4222,streams.enabled=true,streams.store=nats://nats:4222,streams.topics=chat.>"
+CLUSTER_VALUES = "replicas=3,cluster.url=nats://nats:4222,streams.enabled=true,streams.store=nats://nats:4222,streams.durableTopics=chat.>"
 # Values that the chart rejects, and a part of the error.
 REJECTED_VALUES = {
-    "cluster.url=nats://nats:4222,streams.topics=chat.>": "needs streams.store",
+    "cluster.url=nats://nats:4222,streams.durableTopics=chat.>": "needs streams.store",
     "cluster.existingSecret=nats": "needs cluster.url",
     "http3.enabled=true": "needs tls.existingSecret",
 }

@@ -201,7 +201,7 @@ def openapi(program, backend, log):
     (folder / "secret").write_text(SECRET)
     (folder / "keys").write_text(f"all {API_KEY} admin\nfew {RESTRICTED_KEY} publish:chat.>\n")
     options = ["--backend", backend, "--api-keys-file", folder / "keys", "--auth-secret-file", folder / "secret"]
-    topics = ["--streams", folder / "streams", "--streams-topics", "stored.>", "--history", "chat.>=10"]
+    topics = ["--streams", folder / "streams", "--streams-durable-topics", "stored.>", "--history", "chat.>=10"]
     with serve(program, f"{log}/server", *options, *topics) as server:
         arguments = [f"ws://{server.address}", SECRET, API_KEY, RESTRICTED_KEY]
         command.run_checks("openapi", f"{log}/client", *arguments)

@@ -523,7 +523,7 @@ test("a slow client is closed with 1008, and resumes", limit, async (t) => {
 });
 
 test("a deleted stream of a durable topic is reported as a reset", limit, async (t) => {
-  const { url, http } = await serve(t, ["--streams", folder(t), "--streams-topics", "log.>"]);
+  const { url, http } = await serve(t, ["--streams", folder(t), "--streams-durable-topics", "log.>"]);
   const one = client(t, url);
   const [messages, gaps] = [channel(), channel()];
   await one.subscribe("log.a", messages.push, { ongap: gaps.push }).ready;

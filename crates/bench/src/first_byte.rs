@@ -70,7 +70,8 @@ fn start(args: &FirstByteArgs) -> Result<StreamServer, String> {
     };
     let kept = format!("{}>", context::DURABLE_TOPICS);
     let remembered = format!("{}>=100", context::HISTORY_TOPICS);
-    let more = ["--threads", "1", "--backend", backend, "--streams-topics", &kept, "--history", &remembered];
+    let more =
+        ["--threads", "1", "--backend", backend, "--streams-durable-topics", &kept, "--history", &remembered];
     let more: Vec<String> = more.map(str::to_owned).into_iter().chain(args.serve.iter().cloned()).collect();
     StreamServer::start(None, None, &more)
 }

@@ -1,11 +1,12 @@
-//! Apps of the Pusher protocol: their keys, limits and channels, the encoding of events, and what the server keeps for them. Topics,
-//! webhooks and the access policy use them; [`protocol::pusher`](crate::protocol::pusher) serves their clients.
+//! Apps of the Pusher protocol: their keys, limits and channels, the encoding of events, and what the server keeps for them.
+//! Webhooks and the access policy use them; [`protocol::pusher`](crate::protocol::pusher) serves their clients.
 
 pub(crate) mod app;
 pub(crate) mod budget;
 pub(crate) mod cache;
 pub(crate) mod channel;
 pub(crate) mod encode;
+pub(crate) mod encoding;
 pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod position;

@@ -48,7 +48,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Serialize;
-use sinews_server::{KeyReplication, SubscriptionObserver};
+use sinews_server::KeyReplication;
 
 use self::cached_events::CachedEventRequests;
 use self::command::{NodeCommand, NodeResults};
@@ -72,6 +72,7 @@ use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
+use crate::topics::subscribed::TopicObserver;
 
 /// Maximum number of revocations in one message: some tens of KiB.
 const REVOCATIONS_PER_MESSAGE: usize = 256;
@@ -244,8 +245,8 @@ impl Cluster {
     }
 
     /// The observer of the subscriptions of this server.
-    pub(crate) fn observer(&self) -> Arc<dyn SubscriptionObserver> {
-        Arc::clone(&self.interest) as Arc<dyn SubscriptionObserver>
+    pub(crate) fn observer(&self) -> Arc<dyn TopicObserver> {
+        Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
 
     /// Whether other nodes can be reached, and the keys that they share are here.

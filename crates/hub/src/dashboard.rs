@@ -14,15 +14,16 @@ use sinews_server::{
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
 use crate::apps::report::AppsReport;
+use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::node::ServerInfo;
-use crate::periodic::Periodic;
 use crate::policy::{LivePolicy, log_changed_rights};
 use crate::session::backends::Backends;
 use crate::streams::report;
+use crate::topics::HubTopics;
+use crate::topics::encoding::Encodings;
 use crate::topics::list::{TopicScan, TopicUse};
-use crate::topics::{HubTopics, TopicForm};
 
 /// The right to subscribe to this topic is required to view the dashboard: the report names topics.
 const TOPIC: &str = "sinews.dashboard";
@@ -124,10 +125,10 @@ impl Handler for DashboardClient {
     }
 }
 
-/// Publishes the report on a thread of its own; a build without the feature `pages` has none.
+/// Publishes the report at an interval, while a dashboard is open; a build without the feature `pages` has none.
 ///
 /// # Errors
-/// If no thread can be started.
+/// If the thread of the tasks cannot be started.
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
@@ -139,14 +140,12 @@ pub(crate) fn start(
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
     let mut apps = AppsReport::default();
-    let periodic = Periodic::start("dashboard", INTERVAL, move || {
-        if !hub.has_dashboards() {
-            return;
-        }
+    let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
+    let report = move || {
         let metrics = monitor.metrics();
         let share = usage.busiest(&metrics.loops, Instant::now());
         let mut snapshot = snapshot(&metrics, share, begin);
-        let (topics, count) = topics(&publisher, hub.take_rates(TOPICS_MAX));
+        let (topics, count) = topics(&publisher, hub.encodings(), hub.take_rates(TOPICS_MAX));
         snapshot["topics"] = json!(topics);
         snapshot["topic_count"] = json!(count);
         let counts = hub.connections().counts();
@@ -181,8 +180,9 @@ pub(crate) fn start(
         let snapshot = snapshot.to_string();
         // A server that is stopping has no subscribers left.
         let _ = publisher.publish(FEED, &Prepared::text(snapshot), PublishOptions::new());
-    })?;
-    Ok(Some(periodic))
+    };
+    let report = background.every("dashboard", INTERVAL, move || watched.has_dashboards(), report)?;
+    Ok(Some(report))
 }
 
 /// Busy times of the workers at the last sample.
@@ -229,8 +229,12 @@ type ReportedTopic = (String, u64, usize, usize);
 
 /// The reported topics, and the number of topics with subscribers by name, a history or keys, as far as one look at the
 /// list shows. After the topics with publications come the topics with the most subscribers of messages and keys.
-fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<ReportedTopic>, usize) {
-    let mut listed = TopicScan::new(">").map(|mut scan| scan.next(publisher)).unwrap_or_default();
+fn topics(
+    publisher: &Publisher,
+    encodings: &Arc<Encodings>,
+    rates: Vec<(String, u64)>,
+) -> (Vec<ReportedTopic>, usize) {
+    let mut listed = TopicScan::new(">", encodings).map(|mut scan| scan.next(publisher)).unwrap_or_default();
     listed.retain(|(_, found)| found.is_any());
     let count = listed.len();
     let known: HashMap<String, TopicUse> = listed.iter().cloned().collect();
@@ -238,7 +242,7 @@ fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<ReportedTopi
     let published = rates.into_iter().map(|(topic, rate)| match known.get(&topic) {
         Some(found) => (topic, rate, subscribers(found), found.keys),
         None => {
-            let subscribers = subscribers_of(publisher, &topic);
+            let subscribers = count_subscribers(publisher, encodings, &topic);
             (topic, rate, subscribers, 0)
         }
     });
@@ -254,14 +258,14 @@ fn topics(publisher: &Publisher, rates: Vec<(String, u64)>) -> (Vec<ReportedTopi
     (topics, count)
 }
 
-/// Subscribers of a topic by its name.
-fn subscribers_of(publisher: &Publisher, topic: &str) -> usize {
-    let counts = [TopicForm::Framed, TopicForm::Plain].map(|form| {
-        let name = form.topic(topic);
+/// Returns the number of subscribers of a topic by its name.
+fn count_subscribers(publisher: &Publisher, encodings: &Encodings, topic: &str) -> usize {
+    let counts = encodings.shared().map(|encoded| {
+        let name = encoded.topic(topic);
         let found = publisher.topics(&name, None, 1);
         found.first().filter(|listed| *listed.name == *name).map_or(0, |listed| listed.subscribers)
     });
-    counts.iter().sum()
+    counts.sum()
 }
 
 fn snapshot(metrics: &Metrics, usage: f64, begin: Instant) -> Value {

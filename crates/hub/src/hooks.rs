@@ -1,7 +1,7 @@
 //! Hooks: requests to the application, which decides about connections, subscriptions, publications and calls.
 //!
 //! ```text
-//!   worker: handler ── HookJob ─▶ queue ─▶ thread "hooks" (Tokio) ── HTTP(S) ─▶ application
+//!   worker: handler ── HookJob ─▶ queue ─▶ background task (Tokio) ── HTTP(S) ─▶ application
 //!              ▲                                   │
 //!              └──── wakeup ◀── HookReply ◀────────┘
 //! ```

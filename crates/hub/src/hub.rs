@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_server::{
-    BoundServer, KeyLog, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server,
-    SubscriptionObserver, TopicRule,
+    BoundServer, KeyLog, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server, TopicRule,
 };
 
+#[cfg(test)]
+pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
 use crate::api;
 use crate::apps::encode;
+use crate::background::{Background, Periodic};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
 use crate::dashboard;
@@ -32,7 +34,6 @@ use crate::model::Creator;
 use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
-use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
@@ -153,7 +154,8 @@ impl Hub {
         let webhooks = Arc::clone(live.policy().webhooks());
         let revocations = Arc::clone(live.policy().revocations());
         let nodes = cluster.as_ref().map(Cluster::other_nodes);
-        webhooks.start(server.publisher(), nodes, has_predecessor)?;
+        let background = live.policy().background().clone();
+        webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         let beside = services.clone();
         let hub = Arc::clone(&topics);
         let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
@@ -164,18 +166,28 @@ impl Hub {
         }
         let link = match cluster {
             Some(cluster) => {
-                publisher.observe_subscriptions(cluster.observer());
+                publisher.observe_subscriptions(topics.observer(cluster.observer()));
                 let changed = Arc::clone(cluster);
                 publisher.share_presence(move || changed.note_presence());
                 Some(RunningLink::start(cluster, Arc::clone(&topics), cluster_live, server.publisher())?)
             }
             None => {
                 let subscribed = Arc::clone(topics.subscribed());
-                publisher.observe_subscriptions(subscribed as Arc<dyn SubscriptionObserver>);
+                publisher.observe_subscriptions(topics.observer(subscribed));
                 None
             }
         };
-        Ok(RunningHub { topics, services, publisher, handover, tasks, link, webhooks, revocations })
+        Ok(RunningHub {
+            topics,
+            services,
+            publisher,
+            handover,
+            tasks,
+            link,
+            webhooks,
+            revocations,
+            background,
+        })
     }
 }
 
@@ -208,11 +220,12 @@ pub struct RunningHub {
     services: Backends,
     publisher: Publisher,
     handover: Handover,
-    /// Threads that end when this is dropped.
+    /// The dashboard's report, and the deletion of unused streams.
     tasks: Vec<Periodic>,
     link: Option<RunningLink>,
     webhooks: Arc<Webhooks>,
     revocations: Arc<Revocations>,
+    background: Background,
 }
 
 impl RunningHub {
@@ -288,6 +301,8 @@ impl Drop for RunningHub {
             store.for_keys().keys().finish();
         }
         self.revocations.close_file();
+        // The tasks above have ended. Those that are left have nothing to finish.
+        self.background.shut_down();
     }
 }
 

@@ -22,6 +22,7 @@ mod access;
 mod admission;
 mod api;
 mod apps;
+mod background;
 mod closing;
 #[cfg_attr(not(feature = "cluster"), path = "cluster/absent.rs")]
 mod cluster;
@@ -29,7 +30,6 @@ mod connections;
 mod cors;
 #[cfg_attr(not(feature = "pages"), path = "dashboard/absent.rs")]
 mod dashboard;
-mod dial;
 mod error;
 mod handover;
 mod hooks;
@@ -42,7 +42,6 @@ mod options;
 mod outgoing;
 #[cfg(feature = "pages")]
 mod pages;
-mod periodic;
 mod policy;
 mod protocol;
 mod query;

@@ -17,6 +17,7 @@ use crate::access::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason, is_script};
 use crate::apps::app::PusherApps;
 use crate::apps::live::LiveApps;
+use crate::background::Background;
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{REVOKED, RegisteredConnection};
 use crate::error::HubError;
@@ -49,6 +50,8 @@ pub struct AccessPolicy {
     webhooks: Arc<Webhooks>,
     rejections: Arc<RejectionLog>,
     revocations: Arc<Revocations>,
+    /// The tasks of the hub.
+    background: Background,
 }
 
 /// Time for which a browser caches the answer to a preflight. A change of the allowed origins takes effect then at the latest.
@@ -148,6 +151,7 @@ impl AccessPolicy {
             webhooks: Arc::default(),
             rejections: Arc::default(),
             revocations: Arc::default(),
+            background: Background::default(),
         }
     }
 
@@ -210,6 +214,11 @@ impl AccessPolicy {
         &self.webhooks
     }
 
+    /// The tasks of the hub, which all its policies share.
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
+    }
+
     /// Where events go under this policy.
     ///
     /// # Errors
@@ -225,10 +234,11 @@ impl AccessPolicy {
     /// # Errors
     /// The fault of the hooks, or of the keys of issuers.
     fn start(mut self, former: Option<&Self>) -> Result<Self, HubError> {
-        self.auth.start(former.map(|former| &former.auth))?;
+        self.auth.start(former.map(|former| &former.auth), &self.background)?;
         let urls: Vec<&str> = self.hook_options.urls().chain(self.namespaces.urls()).collect();
         let has_hooks = !urls.is_empty();
-        let start = || HookClient::start(&self.hook_options, urls, Arc::clone(&self.hook_metrics));
+        let metrics = Arc::clone(&self.hook_metrics);
+        let start = || HookClient::start(&self.hook_options, urls, metrics, &self.background);
         let hooks = has_hooks.then(start).transpose()?;
         self.hooks = hooks;
         Ok(self)
@@ -519,6 +529,7 @@ impl LivePolicy {
         let live_namespaces = Arc::clone(&former.live_namespaces);
         let live_apps = Arc::clone(&former.live_apps);
         let webhooks = Arc::clone(&former.webhooks);
+        let background = former.background.clone();
         let policy = AccessPolicy {
             rejections,
             revocations,
@@ -526,6 +537,7 @@ impl LivePolicy {
             live_apps,
             live_namespaces,
             webhooks,
+            background,
             ..policy
         };
         let started =

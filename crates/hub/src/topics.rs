@@ -1,14 +1,11 @@
-//! The topics of the hub. Each has four forms: the payload itself (`/topics/{name}`), a message of the protocol (`/ws`),
-//! and an event of the Pusher protocol, for channels of an app, with its position in the history or without. Topics report
-//! the number of their subscribers.
-//!
-//! For the server below, each form is a topic of its own, so a message is framed once for all subscribers of a form. A
-//! publication goes to all forms; a form without subscribers is not encoded.
+//! The topics of the hub: publications, subscriptions, histories. Client protocols receive a topic's publications in their
+//! [encodings](encoding).
 
-mod channels;
+pub(crate) mod encoding;
 pub(crate) mod handover_role;
 pub(crate) mod key_faults;
 pub(crate) mod keys;
+mod last_events;
 pub(crate) mod list;
 #[cfg(test)]
 mod model_tests;
@@ -18,22 +15,21 @@ mod publisher;
 pub(crate) mod shared_keys;
 pub(crate) mod subscribed;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use sinews_server::{Context, InvalidTopic, Topics};
+use sinews_server::{Context, InvalidTopic, SubscriptionObserver, Topics};
 
-use self::channels::TopicLocks;
+use self::encoding::{EncodedTopics, Encodings};
 use self::handover_role::HandoverRole;
+use self::last_events::TopicLocks;
 use self::node_publications::NodePublications;
 pub(crate) use self::publisher::TopicPublisher;
 use self::shared_keys::SharedKeys;
-use self::subscribed::SubscribedTopics;
+use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
 use crate::access::namespaces::order::PatternSet;
-use crate::apps::live::LiveApps;
 use crate::connections::ConnectionRegistry;
 use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
@@ -42,14 +38,8 @@ use crate::model::{is_pattern, is_reserved};
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
 pub(crate) struct HubTopics {
-    /// Subscriptions to payloads, on all workers.
-    plain: AtomicUsize,
-    /// Subscriptions to messages of the protocol.
-    framed: AtomicUsize,
-    /// Subscriptions to events of channels, with positions or without.
-    channel_events: AtomicUsize,
-    /// The apps whose channels are topics.
-    apps: Arc<LiveApps>,
+    /// The encodings of all client protocols.
+    encodings: Arc<Encodings>,
     /// Open dashboards.
     dashboards: AtomicUsize,
     /// Publications of each topic since the last request; counted while a dashboard is open.
@@ -58,10 +48,10 @@ pub(crate) struct HubTopics {
     histories: PatternSet,
     /// The topics that are stored in streams.
     durable: PatternSet,
-    /// Orders the publications of channels with a history in both of their forms with positions.
-    recoverable_channels: TopicLocks,
-    /// Orders the publications and the new subscriptions of cache channels.
-    cache_channels: TopicLocks,
+    /// Orders the publications to topics with a history in all encodings with positions.
+    histories_order: TopicLocks,
+    /// Orders the publications and the new subscriptions of topics that retain their last event.
+    last_events_order: TopicLocks,
     connections: Arc<ConnectionRegistry>,
     /// Topics with subscribers, without a cluster.
     subscribed: Arc<SubscribedTopics>,
@@ -80,47 +70,7 @@ pub(crate) struct HubTopics {
 /// Topics that are counted between two reports; further topics are not counted.
 const RATES_MAX: usize = 1_024;
 
-/// The form in which a subscriber receives a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TopicForm {
-    /// The payload itself.
-    Plain,
-    /// A message of the protocol, with its position in the history.
-    Framed,
-    /// An event of the Pusher protocol.
-    Event,
-    /// An event with its position in the history, for clients that recover.
-    RecoverableEvent,
-}
-
-impl TopicForm {
-    /// The name of the topic in the server below. Of a topic that only apps reach, the name of the events is that of the
-    /// presence: the server below stores it once.
-    pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
-        if self == Self::Event && is_reserved(name) {
-            return name.into();
-        }
-        [self.prefix(), name].concat().into()
-    }
-
-    /// The public name of a topic of the server below.
-    pub(crate) fn name(topic: &str) -> Option<&str> {
-        let forms = [Self::Plain, Self::Framed, Self::Event, Self::RecoverableEvent];
-        let prefixed = forms.iter().find_map(|form| topic.strip_prefix(form.prefix()));
-        prefixed.or_else(|| is_reserved(topic).then_some(topic))
-    }
-
-    const fn prefix(self) -> &'static str {
-        match self {
-            Self::Plain => "r.",
-            Self::Framed => "j.",
-            Self::Event => "p.",
-            Self::RecoverableEvent => "q.",
-        }
-    }
-}
-
-/// Parts of a pattern that is never rejected for its matching steps; the form is one more part.
+/// Parts of a pattern that is never rejected for its matching steps; the encoding is one more part.
 const FREE_PARTS: usize = Topics::FREE_PARTS - 1;
 
 /// Why a subscription was rejected, short enough for a Close reason.
@@ -145,14 +95,19 @@ impl HubTopics {
         Self { durable, ..self }
     }
 
-    /// Sets the apps whose channels are topics.
-    pub(crate) fn with_apps(self, apps: Arc<LiveApps>) -> Self {
-        Self { apps, ..self }
+    /// Sets the encodings of all client protocols.
+    pub(crate) fn with_encodings(self, encodings: Encodings) -> Self {
+        Self { encodings: encodings.into(), ..self }
     }
 
-    /// The apps whose channels are topics.
-    pub(crate) fn apps(&self) -> &LiveApps {
-        &self.apps
+    /// The encodings of all client protocols.
+    pub(crate) fn encodings(&self) -> &Arc<Encodings> {
+        &self.encodings
+    }
+
+    /// Whether a publisher has sealed an event that a topic's stream has stored.
+    pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
+        self.encodings.iter().any(|registered| registered.encoding.has_sealed(topic, event, seal))
     }
 
     /// The connections of clients.
@@ -163,6 +118,11 @@ impl HubTopics {
     /// The topics with subscribers, for a hub without a cluster.
     pub(crate) fn subscribed(&self) -> &Arc<SubscribedTopics> {
         &self.subscribed
+    }
+
+    /// Creates an observer of the server below that reports topics by their public names.
+    pub(crate) fn observer(&self, observer: Arc<dyn TopicObserver>) -> Arc<dyn SubscriptionObserver> {
+        Arc::new(PublicNames { encodings: Arc::clone(&self.encodings), observer })
     }
 
     /// Sets the sink of the events of topics and connections. The first call sets it.
@@ -184,12 +144,6 @@ impl HubTopics {
     /// Whether a topic is stored in a stream.
     pub(crate) fn is_durable(&self, topic: &str) -> bool {
         !is_reserved(topic) && self.durable.is_on(topic)
-    }
-
-    /// Whether a form with positions may have subscribers, or the topic has a history.
-    fn is_framed(&self, topic: &str) -> bool {
-        let is_framed = || self.framed.load(Ordering::Acquire) > 0 || self.has_history(topic);
-        !is_reserved(topic) && (is_framed() || self.is_durable(topic))
     }
 
     /// Makes this server a node of a cluster. The first call sets it.
@@ -230,18 +184,22 @@ impl HubTopics {
     }
 
     /// Counts a new subscription.
-    pub(crate) fn count_subscriber(&self, form: TopicForm) {
-        self.subscriptions(form).fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn count_subscriber(&self, encoded: EncodedTopics) {
+        if let Some(subscriptions) = self.encodings.subscriptions(encoded) {
+            subscriptions.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Counts the end of a subscription.
-    pub(crate) fn uncount_subscriber(&self, form: TopicForm) {
-        self.subscriptions(form).fetch_sub(1, Ordering::AcqRel);
+    pub(crate) fn uncount_subscriber(&self, encoded: EncodedTopics) {
+        if let Some(subscriptions) = self.encodings.subscriptions(encoded) {
+            subscriptions.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Counts a new subscription, and makes its connection present in the topic.
-    pub(crate) fn add_subscriber(&self, cx: &mut Context<'_>, form: TopicForm, topic: &str) {
-        self.count_subscriber(form);
+    pub(crate) fn add_subscriber(&self, cx: &mut Context<'_>, encoded: EncodedTopics, topic: &str) {
+        self.count_subscriber(encoded);
         // Pattern subscriptions do not count as members of a topic. The name was checked, and a connection has no more
         // topics than subscriptions.
         if !is_pattern(topic) {
@@ -250,17 +208,9 @@ impl HubTopics {
     }
 
     /// Counts the end of a subscription. The end of a connection is the end of its presence, too.
-    pub(crate) fn remove_subscriber(&self, cx: &mut Context<'_>, form: TopicForm, topic: &str) {
-        self.uncount_subscriber(form);
+    pub(crate) fn remove_subscriber(&self, cx: &mut Context<'_>, encoded: EncodedTopics, topic: &str) {
+        self.uncount_subscriber(encoded);
         cx.leave(topic);
-    }
-
-    fn subscriptions(&self, form: TopicForm) -> &AtomicUsize {
-        match form {
-            TopicForm::Plain => &self.plain,
-            TopicForm::Framed => &self.framed,
-            TopicForm::Event | TopicForm::RecoverableEvent => &self.channel_events,
-        }
     }
 
     /// Counts a dashboard that opens or closes.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   worker: publication, end of a connection ──▶ Webhooks::emit ──▶ queue of each webhook ──▶ its task ── HTTP(S) ─▶ application
-//!   presence table: changed topics ──▶ StateReporter ──▶ queue          thread "webhooks" (Tokio)
+//!   presence table: changed topics ──▶ StateReporter ──▶ queue          background (Tokio)
 //! ```
 //!
 //! Queues, batches, retries and the grace for short absences know nothing of the form of a request: a
@@ -21,12 +21,10 @@ mod states;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use sinews_server::Publisher;
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 pub(crate) use self::encoder::{EventBatch, WebhookEncoder};
@@ -37,6 +35,7 @@ pub use self::options::WebhookOptions;
 pub(crate) use self::options::{WebhookAddress, WebhookTarget, targets};
 use self::queue::WebhookQueue;
 use self::reporter::StateReporter;
+use crate::background::{Background, Task};
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
 
@@ -55,8 +54,9 @@ pub(crate) struct Webhooks {
     ids: EventNumbers,
     reporter: Mutex<StateReporter>,
     source: OnceLock<StateSource>,
-    thread: Mutex<Option<DeliveryThread>>,
-    /// Wakes the thread: presence has changed, or the webhooks have.
+    /// Reports the state of topics; set while there are webhooks.
+    task: Mutex<Option<Task>>,
+    /// Wakes the task: presence has changed, or the webhooks have.
     changed: Arc<Notify>,
     is_stopping: AtomicBool,
     /// A successor process reports the state of topics from the end of the takeover on.
@@ -68,13 +68,8 @@ pub(crate) struct Webhooks {
 struct StateSource {
     publisher: Publisher,
     nodes: Option<Arc<dyn OtherNodes>>,
+    background: Background,
     is_observed: AtomicBool,
-}
-
-#[derive(Debug)]
-struct DeliveryThread {
-    runtime: Handle,
-    thread: JoinHandle<()>,
 }
 
 impl Webhooks {
@@ -98,10 +93,10 @@ impl Webhooks {
         for removed in former.iter().filter(|known| !all.iter().any(|one| Arc::ptr_eq(one, known))) {
             removed.close(Instant::now() + DRAIN_TIME);
         }
-        if self.source.get().is_some()
-            && let Err(error) = self.run(&all)
+        if let Some(source) = self.source.get()
+            && let Err(error) = self.run(&source.background, &all)
         {
-            tracing::error!("thread of webhooks: {error}");
+            tracing::error!("tasks of webhooks: {error}");
         }
         self.changed.notify_one();
     }
@@ -109,44 +104,39 @@ impl Webhooks {
     /// Starts to report the state of topics, and to deliver.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// The thread of the tasks cannot be started.
     pub(crate) fn start(
         self: &Arc<Self>,
         publisher: Publisher,
         nodes: Option<Arc<dyn OtherNodes>>,
+        background: &Background,
         has_predecessor: bool,
     ) -> std::io::Result<()> {
         self.is_suspended.store(has_predecessor, Ordering::Release);
-        let is_observed = AtomicBool::new(false);
+        let (background, is_observed) = (background.clone(), AtomicBool::new(false));
         // A hub starts once.
-        let _ = self.source.set(StateSource { publisher, nodes, is_observed });
+        let source = self.source.get_or_init(|| StateSource { publisher, nodes, background, is_observed });
         // Before the first client joins a topic.
         self.step(Instant::now());
-        self.run(&self.receivers())
+        self.run(&source.background, &self.receivers())
     }
 
-    /// Starts the thread if there are webhooks, and the tasks of new webhooks.
-    fn run(self: &Arc<Self>, receivers: &[Arc<WebhookQueue>]) -> std::io::Result<()> {
+    /// Starts the report if there are webhooks, and the deliveries of new webhooks.
+    fn run(
+        self: &Arc<Self>,
+        background: &Background,
+        receivers: &[Arc<WebhookQueue>],
+    ) -> std::io::Result<()> {
         if receivers.is_empty() {
             return Ok(());
         }
-        let mut thread = self.lock_thread();
-        let runtime = match &*thread {
-            Some(running) => running.runtime.clone(),
-            None => {
-                let runtime =
-                    tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-                let (handle, webhooks) = (runtime.handle().clone(), Arc::clone(self));
-                let builder = std::thread::Builder::new().name("webhooks".to_owned());
-                let spawned = builder.spawn(move || runtime.block_on(webhooks.report()))?;
-                *thread = Some(DeliveryThread { runtime: handle.clone(), thread: spawned });
-                handle
-            }
-        };
-        for receiver in receivers.iter().filter(|receiver| receiver.begin()) {
-            runtime.spawn(delivery::run(Arc::clone(receiver)));
+        let mut task = self.lock_task();
+        if task.is_none() {
+            *task = Some(background.spawn("webhooks", Arc::clone(self).report())?);
         }
-        Ok(())
+        receivers.iter().filter(|receiver| receiver.begin()).try_for_each(|receiver| {
+            background.spawn("webhook-delivery", delivery::run(Arc::clone(receiver))).map(drop)
+        })
     }
 
     /// Reports the state of topics until the hub ends, then waits for the deliveries.
@@ -207,7 +197,7 @@ impl Webhooks {
         self.lock_reporter().flush(&mut |grace, detail| self.emit_state(&receivers, grace, detail));
     }
 
-    /// Ends the thread, after the delivery of queued events: at most [`DRAIN_TIME`].
+    /// Ends the tasks, after the delivery of queued events: at most [`DRAIN_TIME`].
     pub(crate) fn stop(&self) {
         // The other nodes of a cluster report the topics that this node leaves.
         if self.source.get().is_some_and(|source| source.nodes.is_none()) {
@@ -216,10 +206,10 @@ impl Webhooks {
         }
         self.is_stopping.store(true, Ordering::Release);
         self.changed.notify_one();
-        let thread = self.lock_thread().take();
-        if let Some(DeliveryThread { thread, .. }) = thread {
-            // A thread that has panicked has ended as well.
-            let _ = thread.join();
+        // Not locked while this thread waits.
+        let task = self.lock_task().take();
+        if let Some(task) = task {
+            task.wait();
         }
     }
 
@@ -259,8 +249,8 @@ impl Webhooks {
         self.reporter.lock()
     }
 
-    fn lock_thread(&self) -> MutexGuard<'_, Option<DeliveryThread>> {
-        self.thread.lock()
+    fn lock_task(&self) -> MutexGuard<'_, Option<Task>> {
+        self.task.lock()
     }
 }
 

@@ -40,7 +40,7 @@ pub trait Http3App {
     }
 
     /// All events of a datagram, a timeout or a call are handled. The place to send more.
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         let _ = exchanges;
     }
 
@@ -99,7 +99,7 @@ pub enum DatagramSend {
     /// It leaves with the next packets.
     Sent,
     /// The congestion window is closed, and the buffer is full; or content of streams leaves first.
-    /// [`handle_settled`](crate::Http3App::handle_settled) follows once datagrams may leave.
+    /// [`handle_batch_end`](crate::Http3App::handle_batch_end) follows once datagrams may leave.
     Blocked,
     /// It exceeds a packet of this path, or the client takes no datagrams.
     TooLarge,

@@ -217,11 +217,11 @@ impl Http3Link {
         }
         self.write(app, now);
         loop {
-            self.settle(app, fields, now);
+            self.flush(app, fields, now);
             if self.is_ended || !self.is_connected {
                 return;
             }
-            app.handle_settled(&mut self.exchanges(now));
+            app.handle_batch_end(&mut self.exchanges(now));
             if !self.has_changed() {
                 if let Some(window) = self.streams.window.adapt(self.streams.unread()) {
                     self.quic.set_receive_window(varint(window));
@@ -388,7 +388,7 @@ impl Http3Link {
     }
 
     /// Executes signals, continues streams that were held, and writes control frames.
-    fn settle(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
+    fn flush(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         loop {
             while let Some(signal) = self.http.next_signal() {
                 match signal {

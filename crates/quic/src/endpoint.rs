@@ -241,7 +241,7 @@ impl QuicEndpoint {
         }
     }
 
-    /// Lends a connection outside of an event, for example to send a publication; [`Http3App::handle_settled`] follows. `None`:
+    /// Lends a connection outside of an event, for example to send a publication; [`Http3App::handle_batch_end`] follows. `None`:
     /// it exists no longer.
     pub fn with_connection<A: Http3App, T>(
         &mut self,

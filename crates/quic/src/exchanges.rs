@@ -50,7 +50,7 @@ impl Exchanges<'_> {
     }
 
     /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
-    /// try again in [`handle_settled`](crate::Http3App::handle_settled).
+    /// try again in [`handle_batch_end`](crate::Http3App::handle_batch_end).
     ///
     /// # Errors
     /// [`H3SendError::NotPermitted`].

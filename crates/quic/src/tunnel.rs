@@ -334,7 +334,7 @@ impl Http3App for TunnelEvents {
         }
     }
 
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         if exchanges.peer_settings().is_none() {
             return;
         }

@@ -13,7 +13,7 @@ use crate::request::Response;
 ///
 /// Until the answer is ready, further requests on its connection wait, so that answers leave in the order of the
 /// requests. Other connections are not affected. An answer has to be ready within
-/// [`HttpConfig::with_handler_timeout`](crate::HttpConfig::with_handler_timeout), and is cancelled when the
+/// [`HttpConfig::with_response_timeout`](crate::HttpConfig::with_response_timeout), and is cancelled when the
 /// connection closes.
 ///
 /// ```

@@ -1,8 +1,8 @@
-//! One request and its answer: routes, hooks, handlers, later answers, and the opening handshake of WebSockets.
+//! One request and its answer: routes, hooks, handlers, later answers, and WebSocket opening handshakes.
 //!
-//! The framing of a connection passes a head and a body, and gets a [`Response`] or a socket. It reads the body of
-//! the response in pieces, as its window permits ([`ResponseBody`](crate::request::ResponseBody)). Nothing here depends
-//! on the framing.
+//! A connection's framing passes a head and a body, and gets a [`Response`] or a socket. It reads the response's body
+//! in pieces, as its window permits ([`ResponseBody`](crate::request::ResponseBody)). Nothing here depends on the
+//! framing.
 
 mod pending;
 mod retained;
@@ -35,7 +35,7 @@ pub(crate) struct HttpExchange<'a> {
     pub(crate) head: &'a RequestHead<'a>,
     body: &'a [u8],
     peer: SocketAddr,
-    /// Start of the request, if it took more than a turn.
+    /// The request's start, if it took more than a turn.
     started: Option<Time>,
     /// The protocol of an extended CONNECT request (RFC 8441), whose head has the method GET.
     connect: Option<&'a str>,
@@ -43,12 +43,12 @@ pub(crate) struct HttpExchange<'a> {
     route: Option<MatchedRoute<'a>>,
 }
 
-/// The protocol of a session of WebTransport.
+/// The protocol of a WebTransport session.
 const SESSION_PROTOCOL: &str = "webtransport";
 
-/// Route of a request.
+/// A request's route.
 struct MatchedRoute<'a> {
-    /// Index of the entry in the router.
+    /// The entry's index in the router.
     index: usize,
     entry: &'a RouteEntry,
     params: RouteParams<'a>,
@@ -72,7 +72,7 @@ pub(crate) struct SocketHandshake {
 }
 
 impl<'a> HttpExchange<'a> {
-    /// Finds the route of a request.
+    /// Finds a request's route.
     pub(crate) fn new(
         head: &'a RequestHead<'a>,
         body: &'a [u8],
@@ -85,13 +85,13 @@ impl<'a> HttpExchange<'a> {
         Self { head, body, peer, started, connect: None, router, route }
     }
 
-    /// Sets the protocol of an extended CONNECT request.
+    /// Sets an extended CONNECT request's protocol.
     pub(crate) fn with_connect(mut self, protocol: Option<&'a str>) -> Self {
         self.connect = protocol;
         self
     }
 
-    /// Returns whether the request is for a session of WebTransport. The framing of HTTP/3 has them, and no other.
+    /// Returns whether the request is for a WebTransport session. Only HTTP/3 framing has them.
     pub(crate) fn is_session(&self) -> bool {
         self.connect == Some(SESSION_PROTOCOL) && self.head.version() == Version::Http3
     }
@@ -104,12 +104,12 @@ impl<'a> HttpExchange<'a> {
         self.route.as_ref().map_or(PathParams::None, |route| route.params.borrow())
     }
 
-    /// Returns the responder of the request, if the route has one.
+    /// Returns the request's responder, if the route has one.
     pub(crate) fn responder(&self) -> Option<&'a Responder> {
         self.entry()?.responder(self.head.method())
     }
 
-    /// Returns the WebSocket route of an upgrade or of an extended CONNECT, or of a request that requires one.
+    /// Returns the WebSocket route for an upgrade or an extended CONNECT, or for a request that requires one.
     pub(crate) fn websocket_route(&self) -> Option<&'a WebSocketRoute> {
         let Some(entry) = self.entry() else {
             let is_handshake = self.connect == Some("websocket")
@@ -119,7 +119,7 @@ impl<'a> HttpExchange<'a> {
         if self.connect.is_some() { entry.websocket.as_ref() } else { entry.upgrade(self.head) }
     }
 
-    /// Returns the answer of a before hook, once the head has arrived.
+    /// Returns a before hook's answer, once the head has arrived.
     pub(crate) fn before(&self, services: &mut Services) -> Option<Response> {
         let hooks = &self.router.hooks;
         if !hooks.has_before() {
@@ -164,7 +164,7 @@ impl<'a> HttpExchange<'a> {
         services.counters.responded(response.status);
     }
 
-    /// Negotiates the opening handshake of a WebSocket, and creates its handler. `limit` is an exceeded limit of connections,
+    /// Negotiates a WebSocket opening handshake, and creates its handler. `limit` is an exceeded connection limit,
     /// which is counted.
     pub(crate) fn accept_socket(
         &self,
@@ -196,7 +196,7 @@ impl<'a> HttpExchange<'a> {
         Ok(SocketHandshake { accepted, response, upgrade })
     }
 
-    /// Returns the answer to extended CONNECT for a path without a WebSocket. A status of success would open a tunnel, so
+    /// Returns the answer to extended CONNECT for a path without a WebSocket. A success status would open a tunnel, so
     /// no responder is called.
     pub(crate) fn reject_connect(&self) -> Response {
         let is_known = self.connect == Some("websocket") || self.is_session();
@@ -210,7 +210,7 @@ impl<'a> HttpExchange<'a> {
         }
     }
 
-    /// Counts a rejected handshake, and adds the headers of hooks to its answer.
+    /// Counts a rejected handshake, and adds headers from hooks to its answer.
     pub(crate) fn complete_refusal(&self, mut refusal: Refusal, services: &mut Services) -> Refusal {
         services.counters.handshake_rejected(refusal.status());
         let mut added = Response::new(refusal.status());
@@ -285,7 +285,7 @@ pub(crate) fn admit(
     Ok(streaming)
 }
 
-/// The request of an opening handshake, by an upgrade or by extended CONNECT.
+/// An opening handshake's request, by an upgrade or by extended CONNECT.
 struct HandshakeRequest<'a> {
     head: &'a RequestHead<'a>,
     connect: Option<&'a str>,

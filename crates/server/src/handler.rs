@@ -1,4 +1,4 @@
-//! Application callbacks of a WebSocket connection.
+//! Application callbacks for a WebSocket connection.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -17,14 +17,14 @@ use crate::topics::{
     Subscribed, SubscriberId, Topics,
 };
 
-/// Application side of one WebSocket connection. All callbacks run on the connection's thread, one at a time.
+/// Application side for one WebSocket connection. All callbacks run on the connection's thread, one at a time.
 /// Everything they send in response to messages that arrived together leaves in one send.
 ///
 /// `open` and `close` run once each.
 ///
-/// A panic in a handler, in a hook or in a future of [`Answer::later`](crate::Answer::later) stops the server:
-/// [`BoundServer::run`](crate::BoundServer::run) panics once the other threads have ended. A panic in work of
-/// [`BlockingPool::run`](crate::BlockingPool::run) panics in the future that awaits it.
+/// A panic in a handler, in a hook or in an [`Answer::later`](crate::Answer::later) future stops the server:
+/// [`BoundServer::run`](crate::BoundServer::run) panics once the other threads have ended. A panic in
+/// [`BlockingPool::run`](crate::BlockingPool::run) work panics in the future that awaits it.
 pub trait Handler {
     /// Handles the open connection.
     fn open(&mut self, cx: &mut Context<'_>) {
@@ -34,30 +34,30 @@ pub trait Handler {
     /// Handles a message. The payload is borrowed: [`Payload::detach`] keeps it.
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>);
 
-    /// Handles a piece of a message, after [`Tx::deliver_fragments`]: for messages larger than memory. The limits
-    /// still apply; raise them for streams: [`Config::max_message`](crate::Config::max_message) for the message,
-    /// [`Config::max_frame`](crate::Config::max_frame) for each frame of it, and
-    /// [`Config::max_fragments`](crate::Config::max_fragments) for the number of frames.
+    /// Handles a message piece, after [`Tx::deliver_fragments`]: for messages larger than memory. The limits still
+    /// apply; raise them for streams: [`Config::max_message`](crate::Config::max_message) for the message,
+    /// [`Config::max_frame`](crate::Config::max_frame) for each frame, and
+    /// [`Config::max_fragments`](crate::Config::max_fragments) for the frame count.
     fn fragment(&mut self, fragment: Fragment<'_>, cx: &mut Context<'_>) {
         let _ = (fragment, cx);
     }
 
-    /// Handles a pong, solicited or not. `round_trip` is the round-trip time of the newest keepalive ping, if this
-    /// pong answers it. Pings are answered without the handler.
+    /// Handles a pong, solicited or not. `round_trip` is the newest keepalive ping's round-trip time, if this pong
+    /// answers it. Pings are answered without the handler.
     fn pong(&mut self, payload: &[u8], round_trip: Option<Duration>, cx: &mut Context<'_>) {
         let _ = (payload, round_trip, cx);
     }
 
-    /// Handles a drained outbound queue: it has fallen below half of the high-water mark, after
+    /// Handles a drained outbound queue: it has fallen below half the high-water mark, after
     /// [`Sent::Backpressure`](crate::Sent::Backpressure).
     fn drain(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// Returns when to call [`expired`](Self::expired), for example at the expiry of a token or a lease. Evaluated
-    /// after [`open`](Self::open) and [`woken`](Self::woken), and whenever a timer of the connection fires: at the
-    /// latest at the previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After
-    /// a call, only a deadline in the future leads to another call. Default: never.
+    /// Returns when to call [`expired`](Self::expired), for example when a token or a lease expires. Evaluated after
+    /// [`open`](Self::open) and [`woken`](Self::woken), and whenever a connection timer fires: at the latest at the
+    /// previous deadline. So a handler whose deadline moves to an earlier time has to wake itself. After a call, only a
+    /// deadline in the future leads to another call. Default: never.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -67,20 +67,20 @@ pub trait Handler {
         let _ = cx;
     }
 
-    /// Handles a wakeup by the [waker](Context::waker) of this connection, from any thread. Wakeups are coalesced:
-    /// one call per turn of the loop. Wakeups during the call lead to another call. A closing connection is still
-    /// woken, a closed connection is not.
+    /// Handles a wakeup by this connection's [waker](Context::waker), from any thread. Wakeups are coalesced: one call
+    /// per loop turn. Wakeups during the call lead to another call. A closing connection is still woken, a closed
+    /// connection is not.
     fn woken(&mut self, cx: &mut Context<'_>) {
         let _ = cx;
     }
 
-    /// Returns the close code and the reason, of at most 123 bytes, with which a server that stops closes the connection.
+    /// Returns the close code and the reason (at most 123 bytes) with which a server that stops closes the connection.
     /// Default: 1001 and `server stops`. A protocol may have a code after which its clients connect again at once.
     fn stop_code(&self) -> (CloseCode, &'static str) {
         (CloseCode::GOING_AWAY, "server stops")
     }
 
-    /// Handles dropped messages of topics: this connection was slower than its topics
+    /// Handles dropped topic messages: this connection was slower than its topics
     /// ([`SlowConsumer`](crate::SlowConsumer)). Runs after the running callback has returned. Sends from here go before
     /// the queued publications. A handler that sends a notice calls [`Context::report_later`] while the queue has no
     /// capacity for it. Publishing from here to a topic that this connection is too slow for leads to another call.
@@ -88,21 +88,21 @@ pub trait Handler {
         let _ = (dropped, cx);
     }
 
-    /// Handles a new size of the outbound queue in bytes, queued publications included. Called while the queue is at least
-    /// 16 KiB, which means that the peer reads more slowly than the server sends, and with 0 once it is smaller. For
+    /// Handles a new outbound queue size in bytes, queued publications included. Called while the queue is at least 16
+    /// KiB, which means that the peer reads more slowly than the server sends, and with 0 once it is smaller. For
     /// statistics: nothing can be sent from here.
     fn queued(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// Handles the end of the connection: a Close of either side, an error, a timeout, or the end of the transport.
-    /// Nothing can be sent any more, and the subscriptions have ended.
+    /// Handles the connection's end: a Close from either side, an error, a timeout, or the transport's end. Nothing can
+    /// be sent any more, and the subscriptions have ended.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         let _ = (closed, cx);
     }
 }
 
-/// Lets one route use handlers of several types.
+/// Lets one route use several handler types.
 impl<H: Handler + ?Sized> Handler for Box<H> {
     fn open(&mut self, cx: &mut Context<'_>) {
         (**self).open(cx);
@@ -153,7 +153,7 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
     }
 }
 
-/// Interface of a callback: everything of [`Tx`] on its own connection, and topics.
+/// Callback interface: everything in [`Tx`] for its own connection, and topics.
 #[derive(Debug)]
 pub struct Context<'a> {
     tx: Tx<'a>,
@@ -181,10 +181,9 @@ impl<'a> Context<'a> {
         self.subscriber.peer()
     }
 
-    /// Returns a waker that calls [`Handler::woken`] on the thread of this connection. It may be used from any thread
-    /// and any number of times, to signal work that completes elsewhere. No wakeup is lost; waking a closed
-    /// connection does nothing. Clones are the same waker ([`Waker::will_wake`]). A connection that never calls this
-    /// has no waker.
+    /// Returns a waker that calls [`Handler::woken`] on this connection's thread. It may be used from any thread and
+    /// any number of times, to signal work that completes elsewhere. No wakeup is lost; waking a closed connection does
+    /// nothing. Clones are the same waker ([`Waker::will_wake`]). A connection that never calls this has no waker.
     #[must_use]
     pub fn waker(&self) -> Waker {
         Waker::from(self.tasks.waker_of(self.conn))
@@ -192,7 +191,7 @@ impl<'a> Context<'a> {
 
     /// Pauses reads: the handler gets no further message until [`resume_reads`](Self::resume_reads), for example while
     /// its own destination is full. Input that has already arrived is buffered with the connection, at most one chunk;
-    /// the rest stays with the peer. [`Handler::woken`], [`Handler::drain`] and sends go on. Pongs of the peer are not
+    /// the rest stays with the peer. [`Handler::woken`], [`Handler::drain`] and sends go on. The peer's pongs are not
     /// read either, so a connection that is paused for longer than
     /// [`Config::ping_interval`](crate::Config::ping_interval) and
     /// [`Config::pong_timeout`](crate::Config::pong_timeout) together is closed.
@@ -206,12 +205,13 @@ impl<'a> Context<'a> {
         self.subscriber.reads_paused = false;
     }
 
-    /// Sends later publications of a topic, or of all topics that match a pattern, to this connection as datagrams, for values of
-    /// which only the newest counts: QUIC does not repeat a lost datagram, and while the network is busy, a newer publication
-    /// replaces an earlier one of its topic. The connection gets them once it [subscribes](Self::subscribe). A publication that
-    /// is longer than a datagram (about 1,200 bytes, depending on the path), retained messages, keys and presence use the stream.
+    /// Sends later publications to a topic, or to all topics that match a pattern, to this connection as datagrams, for
+    /// values where only the newest counts: QUIC does not repeat a lost datagram, and while the network is busy, a
+    /// newer publication replaces the topic's earlier one. The connection gets them once it
+    /// [subscribes](Self::subscribe). A publication that is longer than a datagram (about 1,200 bytes, depending on the
+    /// path), retained messages, keys and presence use the stream.
     ///
-    /// Returns `false`, without an effect, unless the connection is a session of WebTransport
+    /// Returns `false`, without an effect, unless the connection is a WebTransport session
     /// ([`Request::has_datagrams`](crate::Request::has_datagrams)), and beyond 64 topics and patterns.
     pub fn deliver_datagrams(&mut self, topic: &str) -> bool {
         let has_datagrams = self.subscriber.has_datagrams;
@@ -230,10 +230,9 @@ impl<'a> Context<'a> {
         self.topics.subscribe(topic, self.conn)
     }
 
-    /// Subscribes to a topic without history, to publications of later versions than this one
-    /// ([`PublishOptions::version`]) and to those without a version: for a handler
-    /// that sends the message of this version itself, which may still be on its way to the subscribers. An existing
-    /// subscription is unchanged.
+    /// Subscribes to a topic without history, to publications with later versions than this one
+    /// ([`PublishOptions::version`]) and to those without a version: for a handler that sends this version's message
+    /// itself, which may still be on its way to the subscribers. An existing subscription is unchanged.
     ///
     /// # Errors
     /// As [`subscribe`](Self::subscribe), and [`InvalidTopic::Wildcard`] for a pattern.
@@ -266,9 +265,9 @@ impl<'a> Context<'a> {
         self.topics.subscribe_paused(topic, self.conn, &mut self.subscriber.backlog)
     }
 
-    /// Takes back a report of dropped messages, for a handler whose notice does not fit in the queue
-    /// ([`Tx::has_capacity`], [`Sent::Dropped`](crate::Sent::Dropped)). [`Handler::dropped`] gets the messages again when
-    /// the queue has capacity, in sum with later drops of the topic.
+    /// Takes back a dropped-message report, for a handler whose notice does not fit in the queue ([`Tx::has_capacity`],
+    /// [`Sent::Dropped`](crate::Sent::Dropped)). [`Handler::dropped`] gets the messages again when the queue has
+    /// capacity, in sum with later drops on the topic.
     pub fn report_later(&mut self, dropped: &DroppedMessages) {
         self.subscriber.backlog.get_or_insert_default().postpone(dropped.clone());
     }
@@ -279,8 +278,7 @@ impl<'a> Context<'a> {
         self.topics
     }
 
-    /// Returns this connection as a subscriber, for publications of others that exclude it
-    /// ([`PublishOptions::except`]).
+    /// Returns this connection as a subscriber, for others' publications that exclude it ([`PublishOptions::except`]).
     #[must_use]
     pub fn subscriber_id(&self) -> SubscriberId {
         self.topics.subscriber_id(self.conn)
@@ -291,8 +289,8 @@ impl<'a> Context<'a> {
         self.topics.unsubscribe(topic, self.conn)
     }
 
-    /// Makes this connection present in a topic, as a connection of a member. Joining is independent of subscriptions.
-    /// The connection leaves with [`leave`](Self::leave), or when it ends. A second join replaces the first: the member's
+    /// Makes this connection present in a topic, as a member's connection. Joining is independent of subscriptions. The
+    /// connection leaves with [`leave`](Self::leave), or when it ends. A second join replaces the first: the member's
     /// info, or the member.
     ///
     /// Returns the numbers with this connection included.
@@ -312,18 +310,18 @@ impl<'a> Context<'a> {
         self.topics.join(topic, None, self.conn)
     }
 
-    /// Ends the presence of this connection in a topic. Returns whether it was present.
+    /// Ends this connection's presence in a topic. Returns whether it was present.
     pub fn leave(&mut self, topic: &str) -> bool {
         self.topics.leave(topic, self.conn)
     }
 
-    /// Returns the topics that this connection is present in, each with the id of its member, if it has joined with one. In
+    /// Returns the topics that this connection is present in, each with its member's id, if it has joined with one. In
     /// [`Handler::close`], the connection has left all topics.
     pub fn joined(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.topics.joined(self.conn)
     }
 
-    /// Sends the presence updates of a topic to this connection, as the server's encoder writes them
+    /// Sends a topic's presence updates to this connection, as the server's encoder writes them
     /// ([`Server::presence`](crate::Server::presence)), until [`unwatch_presence`](Self::unwatch_presence) or its end.
     /// The topic counts as one more subscription.
     ///
@@ -335,10 +333,10 @@ impl<'a> Context<'a> {
         self.topics.watch_presence(topic, self.conn)
     }
 
-    /// As [`watch_presence`](Self::watch_presence), and returns all members of the topic with the numbers of the same
+    /// As [`watch_presence`](Self::watch_presence), and returns all the topic's members with the counts at the same
     /// time. Messages with a version ([`PresenceMessage::leading_to`](crate::PresenceMessage::leading_to)) follow for
-    /// later versions only, so each change is either in the list or in a message. The lock of all presence is held while the
-    /// members are listed.
+    /// later versions only, so each change is either in the list or in a message. The lock for all presence is held
+    /// while the members are listed.
     ///
     /// # Errors
     /// As [`watch_presence`](Self::watch_presence).
@@ -346,12 +344,12 @@ impl<'a> Context<'a> {
         self.topics.watch_members(topic, self.conn)
     }
 
-    /// Ends the presence updates of a topic. Returns whether the connection was watching.
+    /// Ends a topic's presence updates. Returns whether the connection was watching.
     pub fn unwatch_presence(&mut self, topic: &str) -> bool {
         self.topics.unwatch_presence(topic, self.conn)
     }
 
-    /// Sets or removes a key of a topic ([`Topics::write_key`]).
+    /// Sets or removes a topic's key ([`Topics::write_key`]).
     ///
     /// # Errors
     /// [`KeyError`]: a name is invalid, the condition is not met, or a limit is reached. Then nothing has changed.
@@ -359,13 +357,13 @@ impl<'a> Context<'a> {
         self.topics.write_key(topic, write)
     }
 
-    /// Sends the keys of a topic to this connection, as the server's encoder writes them
-    /// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a snapshot of all keys at one time, then the changes
+    /// Sends a topic's keys to this connection, as the server's encoder writes them
+    /// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a snapshot with all keys at one time, then the changes
     /// after it, until [`unsubscribe_keys`](Self::unsubscribe_keys) or its end. A second subscription replaces the
     /// first.
     ///
     /// A connection that is slower than the changes is never closed for that, and nothing is queued for it: it receives
-    /// the last value of each changed key when it is ready. So it may miss values, and never the last one.
+    /// each changed key's last value when it is ready. So it may miss values, and never the last one.
     ///
     /// # Errors
     /// [`KeyError`]: a name, the filter or the interval is invalid, or the connection has
@@ -378,14 +376,14 @@ impl<'a> Context<'a> {
         self.topics.subscribe_keys(topic, options, self.conn, &mut self.subscriber.backlog)
     }
 
-    /// Ends a subscription to the keys of a topic. Returns whether it existed.
+    /// Ends a subscription to a topic's keys. Returns whether it existed.
     pub fn unsubscribe_keys(&mut self, topic: &str) -> bool {
         self.topics.unsubscribe_keys(topic, self.conn, &mut self.subscriber.backlog)
     }
 
-    /// Publishes to every subscriber, this connection included if it is subscribed. Later sends of this connection come
-    /// after the message, unless the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)) or the options are not the
-    /// default ones. Returns the number of subscriptions that match ([`Topics::publish`]). To publish to the others only,
+    /// Publishes to every subscriber, this connection included if it is subscribed. This connection's later sends come
+    /// after the message, unless the topic has history ([`HistoryPolicy`](crate::HistoryPolicy)) or the options are not
+    /// the default ones. Returns how many subscriptions match ([`Topics::publish`]). To publish to the others only,
     /// except [this subscriber](Self::subscriber_id).
     ///
     /// # Errors

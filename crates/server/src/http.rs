@@ -1,4 +1,4 @@
-//! Limits and timeouts of HTTP, before an upgrade.
+//! Limits and timeouts for HTTP, before an upgrade.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sinews_proto::Time;
 
 use crate::http3::Http3Limits;
 
-/// Limits and timeouts of plain HTTP. [`Server::bind`](crate::Server::bind) rejects timeouts of zero.
+/// Limits and timeouts for plain HTTP. [`Server::bind`](crate::Server::bind) rejects zero timeouts.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
     pub(crate) head: HeadLimits,
@@ -20,7 +20,7 @@ pub struct HttpConfig {
     pub(crate) min_upload: (u64, Duration),
     pub(crate) keep_alive_timeout: Duration,
     pub(crate) write_timeout: Duration,
-    pub(crate) handler_timeout: Duration,
+    pub(crate) response_timeout: Duration,
     pub(crate) high_water: usize,
     pub(crate) max_queued_answers: usize,
     pub(crate) http2: bool,
@@ -44,7 +44,7 @@ impl Default for HttpConfig {
             min_upload: (500, Duration::from_secs(20)),
             keep_alive_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
-            handler_timeout: Duration::from_secs(30),
+            response_timeout: Duration::from_secs(30),
             high_water: 256 << 10,
             max_queued_answers: 1 << 20,
             http2: true,
@@ -60,56 +60,56 @@ impl Default for HttpConfig {
 }
 
 impl HttpConfig {
-    /// Limits of a request head. Default: [`HeadLimits::new`].
+    /// Request head limits. Default: [`HeadLimits::new`].
     #[must_use]
     pub fn with_head_limits(mut self, head: HeadLimits) -> Self {
         self.head = head;
         self
     }
 
-    /// Maximum size of a request body in bytes; the whole body is buffered. Default 1 MiB. Larger bodies are rejected
-    /// with 413.
+    /// Maximum request body size in bytes; the whole body is buffered. Default 1 MiB. Larger bodies are rejected with
+    /// 413.
     #[must_use]
     pub fn with_max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// Timeout of a request head, from its first byte or from the connect on. Default 10 s, independent of progress:
-    /// a head is a few packets. On timeout: 408. Bounds the opening handshake too.
+    /// Timeout for a request head, from its first byte or from the connect on. Default 10 s, independent of progress: a
+    /// head is a few packets. On timeout: 408. Bounds the opening handshake too.
     #[must_use]
     pub fn with_head_timeout(mut self, wait: Duration) -> Self {
         self.head_timeout = wait;
         self
     }
 
-    /// Timeout between bytes of a request body. Default 10 s, which outlasts a few lost packets. On timeout: 408.
+    /// Timeout between request body bytes. Default 10 s, which outlasts a few lost packets. On timeout: 408.
     #[must_use]
     pub fn with_body_idle_timeout(mut self, wait: Duration) -> Self {
         self.body_idle_timeout = wait;
         self
     }
 
-    /// Timeout of a whole request body, counted from its head. Default 5 min: for the default
-    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit. Progress does not extend it. On
-    /// timeout: 408.
+    /// Timeout for a whole request body, counted from its head. Default 5 min: for the default
+    /// [`max_body`](Self::with_max_body) 28 kbit/s, for 16 MiB half a megabit. Progress does not extend it. On timeout:
+    /// 408.
     #[must_use]
     pub fn with_body_timeout(mut self, wait: Duration) -> Self {
         self.body_timeout = wait;
         self
     }
 
-    /// Minimum rate of a request body, in bytes per second on average since its head, after `grace`. Each byte
-    /// extends the deadline by its share of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as
-    /// in Apache's `mod_reqtimeout`: slower than any usable network, faster than a client that only occupies a
-    /// connection. On timeout: 408. In a chunked body, only chunk data counts.
+    /// Minimum request body rate, in bytes per second on average since its head, after `grace`. Each byte extends the
+    /// deadline by its share of a second. Zero: no minimum. Default 500 bytes per second after 20 s, as in Apache's
+    /// `mod_reqtimeout`: slower than any usable network, faster than a client that only occupies a connection. On
+    /// timeout: 408. In a chunked body, only chunk data counts.
     #[must_use]
     pub fn with_min_upload_rate(mut self, bytes_per_second: u64, grace: Duration) -> Self {
         self.min_upload = (bytes_per_second, grace);
         self
     }
 
-    /// High-water mark of queued answers in bytes, above which pipelined requests wait. Default 256 KiB: a socket's
+    /// High-water mark for queued answers in bytes, above which pipelined requests wait. Default 256 KiB: a socket's
     /// send buffer and as much again, so that pipelining keeps it full.
     #[must_use]
     pub fn with_high_water(mut self, bytes: usize) -> Self {
@@ -117,13 +117,14 @@ impl HttpConfig {
         self
     }
 
-    /// Maximum of the bytes of answers that a connection of HTTP/2 or HTTP/3 has queued for the windows of its client. Above it,
-    /// further requests of the connection wait in order, opening handshakes excepted, until the client takes answers or resets
-    /// their streams, or until [`write_timeout`](Self::with_write_timeout) ends them. Each answer counts with its unsent bytes,
-    /// a streaming response with its queue, a file with none, and [blocking work](crate::Answer::blocking) with 128 KiB until its
-    /// answer is queued. If the requests that wait have as many bytes, further ones are refused with REFUSED_STREAM or
-    /// H3_REQUEST_REJECTED. Default 1 MiB: a fast download stays busy, and a client that opens no window holds about one answer.
-    /// Pipelined requests of HTTP/1.1 wait for [`high_water`](Self::with_high_water).
+    /// Maximum answer bytes that an HTTP/2 or HTTP/3 connection has queued for its client's windows. Above it, the
+    /// connection's further requests wait in order, opening handshakes excepted, until the client takes answers or
+    /// resets their streams, or until [`write_timeout`](Self::with_write_timeout) ends them. Each answer counts with
+    /// its unsent bytes, a streaming response with its queue, a file with none, and [blocking
+    /// work](crate::Answer::blocking) with 128 KiB until its answer is queued. If the requests that wait have as many
+    /// bytes, further ones are refused with REFUSED_STREAM or H3_REQUEST_REJECTED. Default 1 MiB: a fast download stays
+    /// busy, and a client that opens no window holds about one answer. Pipelined HTTP/1.1 requests wait for
+    /// [`high_water`](Self::with_high_water).
     #[must_use]
     pub fn with_max_queued_answers(mut self, bytes: usize) -> Self {
         self.max_queued_answers = bytes;
@@ -148,45 +149,46 @@ impl HttpConfig {
         self
     }
 
-    /// Serves HTTP/3 too, experimentally: over QUIC on the UDP port with the number of each TCP port of a listener with TLS,
-    /// unless the listener expects a PROXY header. Answers of earlier versions over TLS announce it by `Alt-Svc`. Requests meet
-    /// the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 9220) and
-    /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
-    /// [`Limits`](crate::Limits). After [`StopHandle::hand_over`](crate::StopHandle::hand_over), connections of HTTP/3 are closed
-    /// at once. Needs the feature `http3` of this crate: without it, listeners with TLS fail to bind. Default: `false`.
+    /// Serves HTTP/3 too, experimentally: over QUIC, for each TLS listener on the UDP port with its TCP port's number,
+    /// unless the listener expects a PROXY header. Earlier versions' answers over TLS announce it by `Alt-Svc`.
+    /// Requests meet the same routes, hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 9220) and
+    /// [streaming responses](crate::StreamingResponse) share the connection with requests; each counts as a connection
+    /// in [`Limits`](crate::Limits). After [`StopHandle::hand_over`](crate::StopHandle::hand_over), HTTP/3 connections
+    /// are closed at once. Needs this crate's feature `http3`: without it, listeners with TLS fail to bind. Default:
+    /// `false`.
     #[must_use]
     pub fn with_http3(mut self, enabled: bool) -> Self {
         self.http3 = enabled;
         self
     }
 
-    /// Limits and timeouts of HTTP/3. Default: [`Http3Limits::default`].
+    /// Limits and timeouts for HTTP/3. Default: [`Http3Limits::default`].
     #[must_use]
     pub fn with_http3_limits(mut self, limits: Http3Limits) -> Self {
         self.http3_limits = limits;
         self
     }
 
-    /// Port that answers of earlier versions announce for HTTP/3, where it is another for clients: behind a translation of ports,
-    /// such as that of a container. Default: `None`, the port of the listen address.
+    /// Port that earlier versions' answers announce for HTTP/3, where it is another for clients: behind a port
+    /// translation, such as a container's. Default: `None`, the listen address's port.
     #[must_use]
     pub fn with_http3_announced_port(mut self, port: Option<NonZeroU16>) -> Self {
         self.http3_announced_port = port;
         self
     }
 
-    /// Maximum of concurrent streams on a connection of HTTP/2, each a request, a streaming response or a WebSocket;
-    /// further ones are refused. At least 1. Default 128; RFC 9113 section 6.5.2 recommends no less than 100. A proxy that
-    /// carries the WebSockets of many clients on few connections needs more.
+    /// Maximum concurrent streams on an HTTP/2 connection, each a request, a streaming response or a WebSocket; further
+    /// ones are refused. At least 1. Default 128; RFC 9113 section 6.5.2 recommends no less than 100. A proxy that
+    /// carries many clients' WebSockets on few connections needs more.
     #[must_use]
     pub fn with_http2_max_streams(mut self, streams: u32) -> Self {
         self.http2_max_streams = streams;
         self
     }
 
-    /// Time without received bytes after which a connection of HTTP/2 with open streams is pinged; `None` sends no pings. It
-    /// finds peers that are lost while a streaming response or a pending answer is silent. Default 30 s: longer than the
-    /// ping interval of WebSockets, whose pongs count, and shorter than the timeouts of most proxies. A connection without
+    /// Time without received bytes after which an HTTP/2 connection with open streams is pinged; `None` sends no pings.
+    /// It finds peers that are lost while a streaming response or a pending answer is silent. Default 30 s: longer than
+    /// the WebSocket ping interval, whose pongs count, and shorter than most proxies' timeouts. A connection without
     /// streams ends after [`keep_alive_timeout`](Self::with_keep_alive_timeout).
     #[must_use]
     pub fn with_http2_ping_interval(mut self, wait: Option<Duration>) -> Self {
@@ -194,16 +196,17 @@ impl HttpConfig {
         self
     }
 
-    /// Timeout of the answer to such a ping: any received byte counts. It begins when output ahead of the ping has left to the
-    /// system, or makes no progress: a slow download is no lost peer, if the client takes what the socket buffers within this
-    /// time. With a WebSocket or a streaming response, the system buffers at most 16 KiB beyond what is on its way. Then the connection ends with all its streams. Default 20 s, as that of a WebSocket.
+    /// Timeout for the answer to such a ping: any received byte counts. It begins when output ahead of the ping has
+    /// left to the system, or makes no progress: a slow download is no lost peer, if the client takes what the socket
+    /// buffers within this time. With a WebSocket or a streaming response, the system buffers at most 16 KiB beyond
+    /// what is on its way. Then the connection ends with all its streams. Default 20 s, as for a WebSocket.
     #[must_use]
     pub fn with_http2_ping_timeout(mut self, wait: Duration) -> Self {
         self.http2_ping_timeout = wait;
         self
     }
 
-    /// Idle timeout of a connection after its last answer. Default 75 s: more than the 60 s after which most proxies
+    /// Idle timeout for a connection after its last answer. Default 75 s: more than the 60 s after which most proxies
     /// close, so that no proxy sends a request into a closing connection.
     #[must_use]
     pub fn with_keep_alive_timeout(mut self, wait: Duration) -> Self {
@@ -211,25 +214,25 @@ impl HttpConfig {
         self
     }
 
-    /// Timeout for a peer that takes no bytes of an answer. Default 30 s.
+    /// Timeout for a peer that takes no answer bytes. Default 30 s.
     #[must_use]
     pub fn with_write_timeout(mut self, wait: Duration) -> Self {
         self.write_timeout = wait;
         self
     }
 
-    /// Timeout of an [`Answer`](crate::Answer) that is a future or blocking work, including its time in the pool's
-    /// queue. Default 30 s, before most clients and proxies give up. On timeout the client is answered with 503 and
-    /// the future is dropped; blocking work runs to its end, and its result is discarded.
+    /// Timeout for an [`Answer`](crate::Answer) that is a future or blocking work, including its time in the pool's
+    /// queue. Default 30 s, before most clients and proxies give up. On timeout the client is answered with 503 and the
+    /// future is dropped; blocking work runs to its end, and its result is discarded.
     #[must_use]
-    pub fn with_handler_timeout(mut self, wait: Duration) -> Self {
-        self.handler_timeout = wait;
+    pub fn with_response_timeout(mut self, wait: Duration) -> Self {
+        self.response_timeout = wait;
         self
     }
 }
 
 impl HttpConfig {
-    /// Returns the deadline of a body of which `bytes` have arrived: complete, or more bytes by then.
+    /// Returns the deadline for a body with `bytes` received so far: complete, or more bytes by then.
     pub(crate) fn upload_deadline(&self, started: Time, bytes: usize) -> Time {
         let most = started + self.body_timeout;
         let (rate, grace) = self.min_upload;
@@ -245,7 +248,7 @@ impl HttpConfig {
             (self.body_timeout, "body_timeout must be longer than zero"),
             (self.keep_alive_timeout, "keep_alive_timeout must be longer than zero"),
             (self.write_timeout, "write_timeout must be longer than zero"),
-            (self.handler_timeout, "handler_timeout must be longer than zero"),
+            (self.response_timeout, "response_timeout must be longer than zero"),
             (self.http2_ping_timeout, "http2_ping_timeout must be longer than zero"),
         ];
         if self.http2_max_streams == 0 {

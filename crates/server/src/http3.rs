@@ -1,10 +1,10 @@
-//! Limits of HTTP/3.
+//! Limits for HTTP/3.
 
 use std::time::Duration;
 
 use sinews_quic::QuicLimits;
 
-/// Limits and timeouts of HTTP/3, for [`HttpConfig::with_http3_limits`](crate::HttpConfig::with_http3_limits).
+/// Limits and timeouts for HTTP/3, for [`HttpConfig::with_http3_limits`](crate::HttpConfig::with_http3_limits).
 ///
 /// ```
 /// use sinews_server::{Http3Limits, HttpConfig};
@@ -45,87 +45,90 @@ impl Default for Http3Limits {
 }
 
 impl Http3Limits {
-    /// Largest number of streams.
+    /// Largest stream count.
     pub const STREAMS_MAX: u32 = 1 << 16;
 
     /// Largest window.
     pub const WINDOW_MAX: u32 = 1 << 30;
 
-    /// Maximum of concurrent requests, WebSockets and streaming responses on a connection; its client waits with further ones. 1
-    /// to [`STREAMS_MAX`](Self::STREAMS_MAX). Default 100, the least that RFC 9114 section 6.1 recommends: QUIC takes memory
-    /// for each permitted stream.
+    /// Maximum concurrent requests, WebSockets and streaming responses on a connection; its client waits with further
+    /// ones. 1 to [`STREAMS_MAX`](Self::STREAMS_MAX). Default 100, the least that RFC 9114 section 6.1 recommends: QUIC
+    /// takes memory for each permitted stream.
     #[must_use]
     pub const fn with_max_streams(mut self, streams: u32) -> Self {
         self.max_streams = streams;
         self
     }
 
-    /// Maximum of concurrent sessions of WebTransport on a connection; further ones are rejected. Each
-    /// takes a stream ([`with_max_streams`](Self::with_max_streams)). Default 4: browsers open a connection for each session,
-    /// other clients may share one. Clients of drafts 13 and 14 are told 1, since more would promise flow control of sessions.
+    /// Maximum concurrent WebTransport sessions on a connection; further ones are rejected. Each takes a stream
+    /// ([`with_max_streams`](Self::with_max_streams)). Default 4: browsers open a connection for each session, other
+    /// clients may share one. Clients on drafts 13 and 14 are told 1, since more would promise flow control for
+    /// sessions.
     #[must_use]
     pub const fn with_max_sessions(mut self, sessions: u32) -> Self {
         self.max_sessions = sessions;
         self
     }
 
-    /// Bytes that a client may send ahead on a stream: the memory of a stream whose handler is slow, and with the round trip time
-    /// the rate of an upload. Default 64 KiB. At most [`WINDOW_MAX`](Self::WINDOW_MAX).
+    /// Bytes that a client may send ahead on a stream: the memory of a stream whose handler is slow, and with the round
+    /// trip time an upload's rate. Default 64 KiB. At most [`WINDOW_MAX`](Self::WINDOW_MAX).
     #[must_use]
     pub const fn with_stream_window(mut self, bytes: u32) -> Self {
         self.stream_window = bytes;
         self
     }
 
-    /// Bytes that a client may send ahead on all streams of a connection. Streams whose handlers are slow take at most half of
-    /// it: the window grows beyond by what they hold. At least the [window of a stream](Self::with_stream_window). Default 1
-    /// MiB.
+    /// Bytes that a client may send ahead on all streams of a connection. Streams whose handlers are slow take at most
+    /// half: the window grows beyond by what they hold. At least the [stream window](Self::with_stream_window). Default
+    /// 1 MiB.
     #[must_use]
     pub const fn with_receive_window(mut self, bytes: u32) -> Self {
         self.receive_window = bytes;
         self
     }
 
-    /// Bytes of a connection that are sent ahead of the acknowledgements of its client, and retained until then. A connection
-    /// begins with 128 KiB of it. With the round trip time it limits the rate of downloads. Default 1 MiB.
+    /// Bytes on a connection that are sent ahead of its client's acknowledgements, and retained until then. A
+    /// connection begins with 128 KiB. With the round trip time it limits the download rate. Default 1 MiB.
     #[must_use]
     pub const fn with_send_window(mut self, bytes: u32) -> Self {
         self.send_window = bytes;
         self
     }
 
-    /// Time without a packet of the client after which its connection is lost. The client may ask for less. Default 60 s: three
-    /// [pings](Self::with_ping_interval).
+    /// Time without a packet from the client after which its connection is lost. The client may ask for less. Default
+    /// 60 s: three [pings](Self::with_ping_interval).
     #[must_use]
     pub const fn with_idle_timeout(mut self, wait: Duration) -> Self {
         self.idle_timeout = wait;
         self
     }
 
-    /// Interval of pings on a quiet connection, shorter than the [idle timeout](Self::with_idle_timeout); `None` sends none,
-    /// so that a quiet WebSocket is lost after that timeout. Default 20 s: translators of addresses forget a UDP flow after 30 s.
+    /// Ping interval on a quiet connection, shorter than the [idle timeout](Self::with_idle_timeout); `None` sends
+    /// none, so that a quiet WebSocket is lost after that timeout. Default 20 s: address translators forget a UDP flow
+    /// after 30 s.
     #[must_use]
     pub const fn with_ping_interval(mut self, wait: Option<Duration>) -> Self {
         self.ping_interval = wait;
         self
     }
 
-    /// Maximum of unfinished handshakes of a thread, on each listen address; further clients are refused. Each takes up to 40
-    /// KiB. Default 1,000.
+    /// Maximum unfinished handshakes on a thread, on each listen address; further clients are refused. Each takes up to
+    /// 40 KiB. Default 1,000.
     #[must_use]
     pub const fn with_max_handshakes(mut self, handshakes: usize) -> Self {
         self.max_handshakes = handshakes;
         self
     }
 
-    /// Maximum of unfinished handshakes of a client that has proved its address (of IPv6: of its /64) at a thread. Default 100.
+    /// Maximum unfinished handshakes at a thread from a client that has proved its address (for IPv6: from its /64).
+    /// Default 100.
     #[must_use]
     pub const fn with_max_handshakes_per_address(mut self, handshakes: usize) -> Self {
         self.max_handshakes_per_address = handshakes;
         self
     }
 
-    /// Number of unfinished handshakes of a thread from which on clients must prove their address first (Retry, RFC 9000 section
+    /// Unfinished handshakes on a thread from which on clients must prove their address first (Retry, RFC 9000 section
     /// 8.1.2), which takes a round trip; 0 for all clients. Default 100: forged addresses occupy no more.
     #[must_use]
     pub const fn with_retry_handshakes(mut self, handshakes: usize) -> Self {
@@ -155,10 +158,10 @@ impl Http3Limits {
         rules.into_iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, fault)| Err(fault))
     }
 
-    /// Returns the limits of an endpoint.
+    /// Returns an endpoint's limits.
     pub(crate) fn quic(&self) -> QuicLimits {
         let limits = QuicLimits::new()
-            // The limits of the server apply once a handshake is complete.
+            // The server's limits apply once a handshake is complete.
             .with_max_connections(usize::MAX)
             .with_max_queued((self.max_streams as usize).saturating_mul(QUEUED_MAX).max(QUEUED_MIN))
             .with_stream_window(self.stream_window)
@@ -172,13 +175,13 @@ impl Http3Limits {
     }
 }
 
-/// Bytes that a connection queues for the closed window of a stream: a head and a piece. A client does not exceed it.
+/// Bytes that a connection queues for a stream's closed window: a head and a piece. A client does not exceed it.
 const QUEUED_MAX: usize = 64 << 10;
 
 /// Bytes that a connection may queue, however few its streams are.
 const QUEUED_MIN: usize = 1 << 20;
 
-/// QUIC closes the connection of an absent client no later.
+/// QUIC closes an absent client's connection no later.
 const IDLE_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[cfg(test)]

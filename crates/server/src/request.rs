@@ -46,7 +46,7 @@ pub(crate) enum PathParams<'a> {
     Retained(&'a RetainedParams),
 }
 
-/// Path parameters of a route.
+/// A route's path parameters.
 #[derive(Debug)]
 pub(crate) enum RouteParams<'a> {
     /// The path has none.
@@ -112,7 +112,7 @@ impl<'a> Request<'a> {
         Self { head, params, body, peer, subprotocol: None, has_datagrams: false, connect: None, resources }
     }
 
-    /// Sets the protocol of an extended CONNECT request.
+    /// Sets an extended CONNECT request's protocol.
     #[inline]
     pub(crate) fn with_connect(mut self, connect: Option<&'a str>) -> Self {
         self.connect = connect;
@@ -134,22 +134,23 @@ impl<'a> Request<'a> {
         Self { body, ..self }
     }
 
-    /// Returns the negotiated subprotocol of a WebSocket handshake: the first of
+    /// Returns a WebSocket handshake's negotiated subprotocol: the first of
     /// [`ServerOptions::with_subprotocol`](crate::ServerOptions::with_subprotocol) that the client offers.
     #[must_use]
     pub fn subprotocol(&self) -> Option<&'a str> {
         self.subprotocol
     }
 
-    /// Returns whether the request is for a session of WebTransport, whose messages may be sent as datagrams
+    /// Returns whether the request is for a WebTransport session, whose messages may be sent as datagrams
     /// ([`Context::deliver_datagrams`](crate::Context::deliver_datagrams)).
     #[must_use]
     pub fn has_datagrams(&self) -> bool {
         self.has_datagrams
     }
 
-    /// Returns the protocol of an extended CONNECT request (RFC 8441, RFC 9220): `websocket`, or `webtransport` over HTTP/3. Its
-    /// [head](Self::head) has the method GET, so that routes and hooks are those of HTTP/1.1; the access log shows CONNECT.
+    /// Returns the protocol of an extended CONNECT request (RFC 8441, RFC 9220): `websocket`, or `webtransport` over
+    /// HTTP/3. Its [head](Self::head) has the method GET, so that routes and hooks are the same as for HTTP/1.1; the
+    /// access log shows CONNECT.
     #[must_use]
     pub fn protocol(&self) -> Option<&'a str> {
         self.connect
@@ -168,13 +169,13 @@ impl<'a> Request<'a> {
         decoded(self.params.get(name)?)
     }
 
-    /// Returns the value of a path parameter without decoding.
+    /// Returns a path parameter's value without decoding.
     pub(crate) fn raw_param(&self, name: &str) -> Option<&'a str> {
         self.params.get(name)
     }
 
-    /// Returns the first value of `name` in the query, without decoding. Names are compared decoded, as all functions of the query
-    /// do ([`query_pairs`]).
+    /// Returns the first value of `name` in the query, without decoding. Names are compared decoded, as all query
+    /// functions do ([`query_pairs`]).
     #[must_use]
     pub fn query(&self, name: &str) -> Option<&'a str> {
         value_in(self.head.query()?, name)
@@ -187,7 +188,7 @@ impl<'a> Request<'a> {
         pairs.filter(move |(key, _)| *key == name).map(|(_, value)| form_decoded(value))
     }
 
-    /// Returns the value of a query parameter, decoded as by [`query_values`](Self::query_values); `None` without the
+    /// Returns a query parameter's value, decoded as by [`query_values`](Self::query_values); `None` without the
     /// parameter, or if the value is not UTF-8 when decoded.
     #[must_use]
     pub fn decoded_query(&self, name: &str) -> Option<Cow<'a, str>> {
@@ -211,8 +212,8 @@ impl<'a> Request<'a> {
         self.peer
     }
 
-    /// Returns the time since the request was received, or its body, if it has one. It uses the time of the loop's
-    /// turn, so it is zero for an immediate answer.
+    /// Returns the time since the request was received, or its body, if it has one. It uses the loop turn's time, so it
+    /// is zero for an immediate answer.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.resources.elapsed
@@ -232,7 +233,7 @@ impl<'a> Request<'a> {
         self.resources.encrypted
     }
 
-    /// Returns the topics of this thread, for publishing.
+    /// Returns this thread's topics, for publishing.
     #[must_use]
     pub fn topics(&mut self) -> &mut Topics {
         self.resources.topics
@@ -282,7 +283,7 @@ pub(crate) struct FilePart {
 }
 
 impl FilePart {
-    /// Reads the next piece, of at most `most` bytes; `None` at the end.
+    /// Reads the next piece, at most `most` bytes; `None` at the end.
     pub(crate) fn read(&mut self, most: usize) -> io::Result<Option<Bytes>> {
         let count = usize::try_from(self.len).unwrap_or(most).min(most);
         if count == 0 {
@@ -345,7 +346,7 @@ impl Response {
         }
     }
 
-    /// Creates the response of a rejection.
+    /// Creates a rejection's response.
     pub(crate) fn refused(refusal: &Refusal) -> Self {
         let response = Self::new(refusal.status()).with_body(refusal.body().to_vec());
         refusal
@@ -411,7 +412,7 @@ impl Response {
         self.headers.get(name)
     }
 
-    /// Returns the length of the body in bytes, if it is known: that of a [source](BodySource) may be unknown.
+    /// Returns the body's length in bytes, if it is known: a [source](BodySource)'s length may be unknown.
     #[must_use]
     pub fn body_len(&self) -> Option<u64> {
         self.body.len()
@@ -482,14 +483,14 @@ fn decoded(text: &str) -> Option<Cow<'_, str>> {
 }
 
 impl JobRejected {
-    /// Returns the response for the client: 503 with `Retry-After` of one second.
+    /// Returns the response for the client: 503 with a one-second `Retry-After`.
     #[must_use]
     pub fn response(self) -> Response {
         Response::text("too much to do\n").with_status(503).with_header("Retry-After", "1")
     }
 }
 
-/// Decodes a name or a value of a query: `+` is a space, and bytes that are not UTF-8 become U+FFFD.
+/// Decodes a name or a value in a query: `+` is a space, and bytes that are not UTF-8 become U+FFFD.
 fn form_decoded(text: &str) -> Cow<'_, str> {
     if !text.contains('+') {
         return percent_decode_str(text).decode_utf8_lossy();

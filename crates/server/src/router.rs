@@ -21,8 +21,8 @@ use crate::hooks::{Compression, Cors, Hooks, log_access};
 use crate::monitor::Monitor;
 use crate::request::{Request, Response, RouteParams};
 
-/// Routes of a server, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest,
-/// which is at least a byte. Of several matches, the route with the longer fixed part wins.
+/// A server's routes, by path and method. A path may contain `{name}` for one segment and `{*name}` for the rest, which
+/// is at least a byte. If several match, the route with the longest fixed part wins.
 ///
 /// If a path has no answer to the method, the server answers 405, or 204 to OPTIONS, both with `Allow`; an unknown
 /// path gets 404.
@@ -51,15 +51,15 @@ pub struct Router {
     fixed_paths: FxHashMap<String, usize>,
     route_paths: Vec<String>,
     entries: Vec<RouteEntry>,
-    /// The WebSocket of paths without a route.
+    /// The WebSocket for paths without a route.
     fallback: Option<WebSocketFallback>,
-    /// Bodies of requests are decoded.
+    /// Request bodies are decoded.
     pub(crate) decodes_bodies: bool,
     monitor: Monitor,
     pub(crate) hooks: Hooks,
 }
 
-/// The WebSocket of paths without a route that a function selects.
+/// The WebSocket for those paths without a route that a function selects.
 struct WebSocketFallback {
     is_meant: Box<dyn Fn(&str) -> bool + Send + Sync>,
     route: WebSocketRoute,
@@ -71,12 +71,12 @@ impl fmt::Debug for WebSocketFallback {
     }
 }
 
-/// Responders of one path: by method, and for upgrades.
+/// One path's responders: by method, and for upgrades.
 #[derive(Debug, Default)]
 pub(crate) struct RouteEntry {
     /// In registration order.
     answers: Vec<(Cow<'static, str>, Responder)>,
-    /// Responder to methods without a responder of their own.
+    /// Responder to methods without their own.
     any: Option<Responder>,
     pub(crate) websocket: Option<WebSocketRoute>,
 }
@@ -126,11 +126,11 @@ impl Router {
 
     /// Answers this method at `path`; method names are case-sensitive. The handler runs when the whole body has
     /// arrived, and may publish ([`Request::topics`]). It returns a [`Response`](crate::Response), or an [`Answer`]
-    /// that completes later. A later registration of the same method replaces an earlier one.
+    /// that completes later. A later registration for the same method replaces an earlier one.
     ///
     /// # Panics
-    /// If the path is malformed or conflicts with an earlier one, or the method is no token: errors of the program,
-    /// found at startup.
+    /// If the path is malformed or conflicts with an earlier one, or the method is no token: program errors, found at
+    /// startup.
     #[must_use]
     pub fn route<A: Into<Answer>>(
         self,
@@ -146,7 +146,7 @@ impl Router {
         self.with(path, |entry| entry.set(method, Responder::new(answer)))
     }
 
-    /// Answers GET at `path`, and HEAD with the same head unless that has an answer of its own.
+    /// Answers GET at `path`, and HEAD with the same head unless HEAD has its own answer.
     ///
     /// # Panics
     /// As [`route`](Self::route).
@@ -159,9 +159,9 @@ impl Router {
         self.route("GET", path, answer)
     }
 
-    /// Answers GET at `path` with the same response each time, and HEAD with its head unless that has an answer of its
-    /// own. The response is encoded once: an answer is a copy with the current date, unless a [hook](Self::after)
-    /// changes it. Use it for health checks, small pages and redirects.
+    /// Answers GET at `path` with the same response each time, and HEAD with its head unless HEAD has its own answer.
+    /// The response is encoded once: an answer is a copy with the current date, unless a [hook](Self::after) changes
+    /// it. Use it for health checks, small pages and redirects.
     ///
     /// ```
     /// use sinews_server::{Response, Router};
@@ -244,7 +244,7 @@ impl Router {
         self.route("OPTIONS", path, answer)
     }
 
-    /// Answers every method at `path` without a route of its own, OPTIONS included.
+    /// Answers every method at `path` without its own route, OPTIONS included.
     ///
     /// # Panics
     /// As [`route`](Self::route).
@@ -267,7 +267,7 @@ impl Router {
     }
 
     /// Upgrades GET to WebSocket at paths without a route for which `is_meant` returns true, such as misspelled ones: a
-    /// script sees no status of a handshake, but the code of a Close. A later registration replaces an earlier one.
+    /// script sees no handshake status, but a Close code. A later registration replaces an earlier one.
     #[must_use]
     pub fn websocket_fallback(
         mut self,
@@ -278,13 +278,13 @@ impl Router {
         self
     }
 
-    /// Runs `hook` before the route of a request whose path begins with the segments of `prefix`; `/` matches every
-    /// path. It runs for paths without a route and for WebSocket handshakes, too. If it returns a response, that is
-    /// the answer; with `None` the request goes on to the next hook, in registration order, and then to its route.
+    /// Runs `hook` before the route, for requests whose path begins with the segments of `prefix`; `/` matches every
+    /// path. It runs for paths without a route and for WebSocket handshakes, too. If it returns a response, that is the
+    /// answer; with `None` the request goes on to the next hook, in registration order, and then to its route.
     ///
     /// The hook runs when the head has arrived and sees no body, so that clients are not asked to send an unwanted
-    /// body. The path is compared percent-decoded, and also without empty segments and dots: no spelling of a path
-    /// bypasses a hook.
+    /// body. The path is compared percent-decoded, and also without empty segments and dots: no path spelling bypasses
+    /// a hook.
     ///
     /// ```
     /// use sinews_server::{Response, Router};
@@ -312,11 +312,11 @@ impl Router {
         self
     }
 
-    /// Runs `hook` on each answer to a request below `prefix` before it is sent, including answers of hooks and of
-    /// the server: to add headers, or to log. The request's body is available only for immediate answers.
+    /// Runs `hook` on each answer to a request below `prefix` before it is sent, including answers by hooks and by the
+    /// server: to add headers, or to log. The request's body is available only for immediate answers.
     ///
-    /// The answer to a handshake has status 101, or that of the rejection, and only added headers take effect.
-    /// Answers to unreadable requests (400, 408, 431) are excluded.
+    /// The answer to a handshake has status 101, or the rejection's status, and only added headers take effect. Answers
+    /// to unreadable requests (400, 408, 431) are excluded.
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -330,8 +330,8 @@ impl Router {
         self
     }
 
-    /// Allows pages of other origins to read answers below `prefix`. WebSocket handshakes have [a policy of their
-    /// own](crate::ServerOptions::with_origin).
+    /// Allows pages from other origins to read answers below `prefix`. WebSocket handshakes have [their own
+    /// policy](crate::ServerOptions::with_origin).
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -343,10 +343,10 @@ impl Router {
             .after(prefix, move |request, response| cors.after(request, response))
     }
 
-    /// Runs a [`before`](Self::before) hook and an [`after`](Self::after) hook for requests with the header `Origin` only,
-    /// which browsers add to the requests of pages. Unlike [`cors`](Self::cors), the rules may change while the server
-    /// runs: call [`Cors::before`] and [`Cors::after`] of the current rules. Answers to other requests get no `Vary:
-    /// Origin`: do not use it for answers that caches may store.
+    /// Runs a [`before`](Self::before) hook and an [`after`](Self::after) hook for requests with the header `Origin`
+    /// only, which browsers add to requests from pages. Unlike [`cors`](Self::cors), the rules may change while the
+    /// server runs: call [`Cors::before`] and [`Cors::after`] on the current rules. Answers to other requests get no
+    /// `Vary: Origin`: do not use it for answers that caches may store.
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -371,9 +371,10 @@ impl Router {
         self.after(prefix, move |request, response| compression.after(request, response))
     }
 
-    /// Decodes the bodies of requests by `Content-Encoding`: handlers get the content. The codings are gzip and deflate; `identity`
-    /// is none. Decoded content has the limit of a body ([`HttpConfig::with_max_body`](crate::HttpConfig::with_max_body)), else the
-    /// answer is 413. Unknown codings are answered with 415 and `Accept-Encoding` (RFC 7694). Default: bodies are not decoded.
+    /// Decodes request bodies by `Content-Encoding`: handlers get the content. The codings are gzip and deflate;
+    /// `identity` is none. Decoded content has a body's limit
+    /// ([`HttpConfig::with_max_body`](crate::HttpConfig::with_max_body)), else the answer is 413. Unknown codings are
+    /// answered with 415 and `Accept-Encoding` (RFC 7694). Default: bodies are not decoded.
     #[must_use]
     pub fn decode_bodies(mut self) -> Self {
         self.decodes_bodies = true;
@@ -381,10 +382,10 @@ impl Router {
     }
 
     /// Logs each answer below `prefix`, at level info to the target `sinews_server::access`: the peer, the
-    /// [client](Request::client), method, target and version of the request, the status, the bytes of the body and the
-    /// duration. A WebSocket over HTTP/2 or HTTP/3, and a session of WebTransport, have the method CONNECT, and their
-    /// [protocol](Request::protocol). Values of query parameters with credentials, such as `token`, `access_token` or `password`, are
-    /// logged as `***`. Register it after hooks that change answers to log the final answer.
+    /// [client](Request::client), the request's method, target and version, the status, the body's bytes and the
+    /// duration. A WebSocket over HTTP/2 or HTTP/3, and a WebTransport session, have the method CONNECT, and their
+    /// [protocol](Request::protocol). Query parameter values with credentials, such as `token`, `access_token` or
+    /// `password`, are logged as `***`. Register it after hooks that change answers to log the final answer.
     ///
     /// # Panics
     /// As [`before`](Self::before).
@@ -393,13 +394,13 @@ impl Router {
         self.after(prefix, |request, response| log_access(request, response))
     }
 
-    /// Returns a monitor of the metrics of the server with these routes.
+    /// Returns a monitor for the metrics of the server with these routes.
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         self.monitor.clone()
     }
 
-    /// Returns the paths of the routes, each with the methods that it allows, in the order of their registration.
+    /// Returns the routes' paths, each with the methods that it allows, in registration order.
     ///
     /// ```
     /// use sinews_server::{Response, Router};
@@ -432,7 +433,7 @@ impl Router {
         self
     }
 
-    /// Checks the settings of every route; returns the path of an invalid one and the fault.
+    /// Checks every route's settings; returns an invalid route's path and the fault.
     pub(crate) fn check(&self) -> Result<(), (&str, InvalidConfig)> {
         for (path, entry) in self.route_paths.iter().zip(&self.entries) {
             if let Some(route) = &entry.websocket {
@@ -452,7 +453,7 @@ impl Router {
         }
     }
 
-    /// Returns the methods of all routes, for `OPTIONS *` (RFC 9110 section 9.3.7).
+    /// Returns all routes' methods, for `OPTIONS *` (RFC 9110 section 9.3.7).
     pub(crate) fn allowed(&self) -> Vec<&str> {
         let mut allowed: Vec<&str> = self.entries.iter().flat_map(RouteEntry::allowed).collect();
         allowed.sort_unstable();
@@ -460,7 +461,7 @@ impl Router {
         allowed
     }
 
-    /// Finds the route of a path, with the index of its entry.
+    /// Finds a path's route, with its entry's index.
     pub(crate) fn find<'a>(&'a self, path: &'a str) -> Option<(usize, &'a RouteEntry, RouteParams<'a>)> {
         if let Some(&index) = self.fixed_paths.get(path) {
             return Some((index, self.entry(index)?, RouteParams::None));
@@ -469,7 +470,7 @@ impl Router {
         Some((*found.value, self.entry(*found.value)?, RouteParams::Matched(found.params)))
     }
 
-    /// Returns the WebSocket of a path without a route.
+    /// Returns the WebSocket for a path without a route.
     pub(crate) fn fallback(&self, path: &str) -> Option<&WebSocketRoute> {
         let fallback = self.fallback.as_ref().filter(|fallback| (fallback.is_meant)(path))?;
         Some(&fallback.route)
@@ -513,7 +514,7 @@ impl RouteEntry {
         self.answers.iter().find(|(known, _)| known == method).map(|(_, answer)| answer)
     }
 
-    /// Returns the route of a request that becomes a WebSocket, or that lacks a required upgrade. A path with a plain
+    /// Returns the route for a request that becomes a WebSocket, or that lacks a required upgrade. A path with a plain
     /// GET route upgrades only on request.
     pub(crate) fn upgrade(&self, head: &RequestHead<'_>) -> Option<&WebSocketRoute> {
         let route = self.websocket.as_ref().filter(|_| head.method() == "GET")?;
@@ -526,7 +527,7 @@ impl RouteEntry {
         self.responder_for(method).or_else(of_get).or(self.any.as_ref())
     }
 
-    /// Returns the methods of this path, for `Allow` (RFC 9110 section 10.2.1).
+    /// Returns this path's methods, for `Allow` (RFC 9110 section 10.2.1).
     pub(crate) fn allowed(&self) -> Vec<&str> {
         let mut allowed: Vec<&str> = self.answers.iter().map(|(method, _)| &**method).collect();
         if self.websocket.is_some() && !allowed.contains(&"GET") {

@@ -44,7 +44,7 @@ use crate::topics::{
 };
 use crate::worker::{QuicRouting, StopTimes, Worker, WorkerSetup};
 
-/// Configuration of a server that is not bound yet.
+/// Configuration for a server that is not bound yet.
 ///
 /// ```
 /// use sinews_server::{Response, Router, Server};
@@ -77,7 +77,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Creates a server of these routes.
+    /// Creates a server with these routes.
     #[must_use]
     pub fn new(router: Router) -> Self {
         Self {
@@ -124,20 +124,20 @@ impl Server {
         self
     }
 
-    /// Sets the number of threads, each with listeners of its own. Default: one for each processor.
+    /// Sets the thread count; each thread has its own listeners. Default: one for each processor.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Returns the number of threads.
+    /// Returns the thread count.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         self.threads
     }
 
-    /// Sets limits and timeouts of plain HTTP.
+    /// Sets limits and timeouts for plain HTTP.
     #[must_use]
     pub fn http(mut self, http: HttpConfig) -> Self {
         self.http = http;
@@ -151,16 +151,16 @@ impl Server {
         self
     }
 
-    /// Sets the publication budget of a thread, and the limits of queued publications and history.
+    /// Sets a thread's publication budget, and the limits for queued publications and history.
     #[must_use]
     pub fn topics(mut self, topics: TopicConfig) -> Self {
         self.topics = topics;
         self
     }
 
-    /// Sets the encoder of presence updates: the messages to all watchers of a topic
+    /// Sets the presence update encoder: the messages to all watchers of a topic
     /// ([`Context::watch_presence`](crate::Context::watch_presence)), or `None` to send nothing. It runs once for each
-    /// update, on one of the threads, and must not block. Default: none, and presence cannot be watched.
+    /// update, on any thread, and must not block. Default: none, and presence cannot be watched.
     ///
     /// ```
     /// use sinews_server::{Prepared, Router, Server};
@@ -179,8 +179,8 @@ impl Server {
         self
     }
 
-    /// Sets the interval between the presence updates of a topic. The function runs before each update on one of the
-    /// threads, and must not block. Default: [`PresenceInterval::default`] for all topics.
+    /// Sets the interval between a topic's presence updates. The function runs before each update on any thread, and
+    /// must not block. Default: [`PresenceInterval::default`] for all topics.
     #[must_use]
     pub fn presence_interval(
         mut self,
@@ -204,7 +204,7 @@ impl Server {
         self
     }
 
-    /// Configures the thread pool of [`Answer::blocking`](crate::Answer::blocking). One pool serves all threads; it
+    /// Configures the thread pool for [`Answer::blocking`](crate::Answer::blocking). One pool serves all threads; it
     /// starts threads on demand.
     #[must_use]
     pub fn blocking(mut self, blocking: BlockingConfig) -> Self {
@@ -212,21 +212,21 @@ impl Server {
         self
     }
 
-    /// Sets the proxies that may pass the address of their client: [`Request::client`](crate::Request::client).
-    /// Default: none. Their connections carry many clients, so
-    /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address) does not apply
-    /// to them.
+    /// Sets the proxies that may pass their client's address: [`Request::client`](crate::Request::client). Default:
+    /// none. Their connections carry many clients, so
+    /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address) does not apply to
+    /// them.
     #[must_use]
     pub fn trusted_proxies(mut self, proxies: TrustedProxies) -> Self {
         self.proxies = proxies;
         self
     }
 
-    /// Time to keep serving as before after the start of a graceful stop, while [`Monitor::ready`] and
+    /// Time to keep serving as before after a graceful stop has started, while [`Monitor::ready`] and
     /// [`Router::readyz`] already fail, so that a load balancer can notice before new connections are rejected.
     /// Default: zero, since it helps only with health checks; use twice their interval.
     #[must_use]
-    pub fn stop_delay(mut self, delay: Duration) -> Self {
+    pub fn readiness_delay(mut self, delay: Duration) -> Self {
         self.stop_times.delay = delay;
         self
     }
@@ -249,8 +249,8 @@ impl Server {
         self
     }
 
-    /// Takes over listening sockets of another server at this server's listen addresses. Every socket is served, for
-    /// any number of threads of either server. Sockets of other addresses are closed when this server
+    /// Takes over another server's listening sockets at this server's listen addresses. Every socket is served,
+    /// whatever the thread count of either server. Sockets at other addresses are closed when this server
     /// [runs](BoundServer::run); binding does not affect the predecessor. Default: none.
     #[must_use]
     pub fn inherit(mut self, listeners: Listeners) -> Self {
@@ -358,7 +358,7 @@ impl Server {
 /// Server with bound addresses; connections wait until it runs.
 pub struct BoundServer {
     addresses: Vec<SocketAddr>,
-    /// Files of Unix sockets, removed at the end of the server.
+    /// Unix socket files, removed at the server's end.
     files: Vec<SocketFile>,
     /// Inherited sockets that this server does not use.
     unused: Listeners,
@@ -415,8 +415,8 @@ impl BoundServer {
     /// If a thread cannot be started or its loop fails; the other threads are stopped then.
     ///
     /// # Panics
-    /// If a handler panics, after the other threads have shut down: a server without one of its threads would look
-    /// alive and never answer some clients.
+    /// If a handler panics, after the other threads have shut down: a server that lacks a thread would look alive and
+    /// never answer some clients.
     pub fn run(self) -> io::Result<()> {
         self.run_with(|| {})
     }
@@ -459,7 +459,7 @@ impl BoundServer {
         if result.is_ok() {
             serving();
         }
-        // That of the setup: small allocations of connections would pin it.
+        // Memory from the setup: small allocations by connections would pin it.
         sinews_engine::release_free_memory();
         for thread in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -510,7 +510,7 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::stop_delay`] no connection is accepted any
+    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::readiness_delay`] no connection is accepted any
     /// more. Each WebSocket gets a Close with 1001 or its
     /// [`Handler::stop_code`](crate::Handler::stop_code) within [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
     pub fn stop(&self) {
@@ -522,21 +522,20 @@ impl StopHandle {
     /// [`stop`](Self::stop), but without visible effect for clients: it begins at once and readiness does not fail. A
     /// keep-alive connection may send one more request within [`Server::drain_window`], and a connection without any
     /// request yet within [`HttpConfig::with_head_timeout`](crate::HttpConfig::with_head_timeout) and
-    /// [`Server::grace`]; the answer carries `Connection: close` (RFC 9112 section 9.6). The files of Unix sockets
-    /// stay.
+    /// [`Server::grace`]; the answer carries `Connection: close` (RFC 9112 section 9.6). Unix socket files stay.
     pub fn hand_over(&self) {
         self.listener_fds.hand_over();
         self.routing.hand_over();
         self.raise(Stop::HandedOver);
     }
 
-    /// Returns the server's listening sockets, for a successor process ([`Server::inherit`]); none after the server
-    /// has begun to stop. The sockets stay open as long as the returned value lives. With HTTP/3 one more socket leads to the
-    /// successor: each of both servers passes on the datagrams of connections of the other one.
+    /// Returns the server's listening sockets, for a successor process ([`Server::inherit`]); none after the server has
+    /// begun to stop. The sockets stay open as long as the returned value lives. With HTTP/3 one more socket leads to
+    /// the successor: each server passes on datagrams for the other one's connections.
     ///
-    /// With HTTP/3 a call has effects: it starts a thread, which ends when the other end of this socket closes or this server
-    /// ends, and datagrams for a successor take the way of the last call from then on. So call this once for each successor, and
-    /// drop the value when it has failed.
+    /// With HTTP/3 a call has effects: it starts a thread, which ends when the other end of this socket closes or this
+    /// server ends, and datagrams for a successor take the last call's path from then on. So call this once for each
+    /// successor, and drop the value when it has failed.
     ///
     /// # Errors
     /// If descriptors run out, or no thread can be started.

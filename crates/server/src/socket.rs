@@ -1,5 +1,5 @@
 //! One WebSocket: its session, its handler and its subscriptions. Nothing here depends on the framing below: the socket
-//! gets chunks of input, and its session queues output up to a high-water mark.
+//! gets input chunks, and its session queues output up to a high-water mark.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -39,9 +39,9 @@ impl fmt::Debug for AcceptedUpgrade {
 pub(crate) enum MessageTransport {
     /// The whole connection: a WebSocket, or messages over a plain stream.
     Connection,
-    /// A stream of a session of WebTransport, beside datagrams.
+    /// A stream in a WebTransport session, beside datagrams.
     Session,
-    /// The body of a response. The connection may carry another request after it.
+    /// A response's body. The connection may carry another request after it.
     Body { keep_alive: bool, prefix: Option<Box<dyn BodyPrefix>> },
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct WebSocketConn {
     pub(crate) armed: Time,
 }
 
-/// Handler of a socket and its state beside the session.
+/// A socket's handler and its state beside the session.
 struct SocketState {
     handler: Box<dyn Handler>,
     subscriber: SubscriberState,
@@ -61,7 +61,7 @@ struct SocketState {
     meter: Option<Box<RateMeter>>,
 }
 
-/// State of the message rate of a connection.
+/// State for a connection's message rate.
 struct RateMeter {
     rate_limit: RateLimit,
     /// When its next message is due, in nanoseconds of the loop's time.
@@ -71,7 +71,7 @@ struct RateMeter {
 }
 
 impl WebSocketConn {
-    /// Starts the session of an accepted connection. Its output follows what is queued in `outbound`.
+    /// Starts an accepted connection's session. Its output follows what is queued in `outbound`.
     pub(crate) fn new(upgrade: AcceptedUpgrade, outbound: Outbound, peer: SocketAddr, now: Time) -> Self {
         let AcceptedUpgrade { negotiated, handler, config, rate_limit, transport } = upgrade;
         let mut session = Session::with_outbound(negotiated, config, now, outbound);
@@ -98,19 +98,19 @@ impl WebSocketConn {
         self.state.subscriber.backlog.is_some()
     }
 
-    /// Returns the bytes of queued output, publications included.
+    /// Returns the queued output bytes, publications included.
     pub(crate) fn buffered(&self) -> usize {
         let waiting = self.state.subscriber.backlog.as_ref().map_or(0, |backlog| backlog.bytes());
         self.session.buffered() + waiting
     }
 
-    /// Reports the size of the queued output to the handler.
+    /// Reports the queued output's size to the handler.
     #[cold]
     pub(crate) fn report_queue(&mut self, bytes: usize) {
         self.state.handler.queued(bytes);
     }
 
-    /// Returns whether reads paused in the middle of the input, and the connection itself can resume.
+    /// Returns whether reads paused mid-input, and the connection itself can resume.
     pub(crate) fn wants_resume(&self) -> bool {
         self.session.wants_resume() && !self.state.subscriber.reads_paused
     }
@@ -120,13 +120,12 @@ impl WebSocketConn {
         self.session.transport_action() == TransportAction::Finish
     }
 
-    /// Returns whether this is the body of a response.
+    /// Returns whether this is a response's body.
     pub(crate) fn is_body(&self) -> bool {
         self.state.subscriber.keep_alive.is_some()
     }
 
-    /// Ends the body of a response that is complete. Returns the queued bytes, and whether the connection takes another
-    /// request.
+    /// Ends a complete response's body. Returns the queued bytes, and whether the connection takes another request.
     pub(crate) fn finish_body(&mut self, conn: ConnId, shared: &mut WorkerShared) -> (Outbound, bool) {
         let outbound = self.session.finish_body();
         if let Some(closed) = self.session.take_closed() {
@@ -148,7 +147,7 @@ impl WebSocketConn {
         if let Some(keep_alive) = &mut self.state.subscriber.keep_alive
             && !chunk.is_empty()
         {
-            // The next request of a client that does not wait: the response may never end, so it is not kept.
+            // The next request from a client that does not wait: the response may never end, so it is not kept.
             *keep_alive = false;
         }
         let (session, resources, mut events) = self.split(conn, shared);
@@ -156,7 +155,7 @@ impl WebSocketConn {
         session.receive(chunk, resources, now, &mut events)
     }
 
-    /// Returns whether the socket is a session of WebTransport.
+    /// Returns whether the socket is a WebTransport session.
     pub(crate) fn is_session(&self) -> bool {
         self.state.subscriber.has_datagrams
     }
@@ -175,7 +174,7 @@ impl WebSocketConn {
         self.session.after_tx(resources, services.now);
     }
 
-    /// Handles a datagram of the client: the kind of a message, and its payload. Returns `false` if it is dropped, since reads
+    /// Handles a client's datagram: a message's kind, and its payload. Returns `false` if it is dropped, since reads
     /// are paused.
     pub(crate) fn receive_datagram(
         &mut self,
@@ -235,25 +234,25 @@ impl WebSocketConn {
         if self.state.subscriber.close_reported { None } else { self.state.handler.deadline() }
     }
 
-    /// Handles the expiry of the handler's deadline.
+    /// Handles the handler's expired deadline.
     pub(crate) fn expire(&mut self, conn: ConnId, shared: &mut WorkerShared) {
         self.with_context(conn, shared, |handler, cx| handler.expired(cx));
     }
 
-    /// Handles a wakeup. A wakeup of a handler without a waker is ignored.
+    /// Handles a wakeup. A wakeup for a handler without a waker is ignored.
     pub(crate) fn woken(&mut self, conn: ConnId, shared: &mut WorkerShared) {
         if shared.services.tasks.acknowledge_wakeup(conn) && !self.state.subscriber.close_reported {
             self.with_context(conn, shared, |handler, cx| handler.woken(cx));
         }
     }
 
-    /// Returns whether a run of publications is sent past the queue ([`Session::take_run`]).
+    /// Returns whether a run is sent past the queue ([`Session::take_run`]).
     #[inline]
     pub(crate) fn take_run(&mut self, len: usize, now: Time) -> bool {
         !self.has_backlog() && self.session.take_run(len, now)
     }
 
-    /// Delivers a message of a topic.
+    /// Delivers a topic's message.
     #[inline]
     pub(crate) fn deliver(&mut self, message: TopicMessage<'_>, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
@@ -262,7 +261,7 @@ impl WebSocketConn {
         self.session.after_tx(resources, services.now);
     }
 
-    /// Delivers an update of keys.
+    /// Delivers a key update.
     pub(crate) fn send_keys(&mut self, update: &KeyedDelivery, shared: &mut WorkerShared) {
         let WorkerShared { resources, services, .. } = shared;
         let mut tx = self.session.tx(resources, services.now);
@@ -338,7 +337,7 @@ impl WebSocketConn {
         self.start_close(code, reason, shared);
     }
 
-    /// Closes the message stream of the server in a session whose client has opened one.
+    /// Closes the server's message stream in a session whose client has opened one.
     pub(crate) fn close_replaced(&mut self, shared: &mut WorkerShared) {
         self.start_close(CloseCode::NORMAL, "the client has opened a stream", shared);
     }
@@ -386,7 +385,7 @@ impl WebSocketConn {
     }
 }
 
-/// Returns the kind and the payload of a message in a datagram.
+/// Returns the kind and the payload of a datagram's message.
 ///
 /// # Errors
 /// The code and the reason to close the session with.
@@ -420,8 +419,8 @@ impl SocketEvents<'_> {
         (&mut **handler, Context::new(tx.reborrow(), topics, tasks, subscriber, self.conn))
     }
 
-    /// Returns whether to discard a message, or a piece of one, since the client exceeds its rate. The first
-    /// discarded message closes the connection.
+    /// Returns whether to discard a message, or a message piece, since the client exceeds its rate. The first discarded
+    /// message closes the connection.
     #[inline]
     fn exceeds_rate(&mut self, first: bool, tx: &mut Tx<'_>) -> bool {
         let Some(meter) = &mut self.state.meter else { return false };

@@ -5,8 +5,8 @@
 //!   loop ◀─ chain ◀─ start_send: records, 256 KiB at a time ◀──────────── chain
 //! ```
 //!
-//! Records are encrypted into chains of the thread's pool, and plaintext is in one buffer of the thread. An idle
-//! connection holds only its cipher state: buffers of partial records and of unsent output exist only while needed.
+//! Records are encrypted into chains from the thread's pool, and plaintext is in one buffer per thread. An idle
+//! connection holds only its cipher state: buffers for partial records and unsent output exist only while needed.
 
 mod certificates;
 
@@ -21,7 +21,7 @@ use sinews_session::{Chain, Outbound, Resources};
 
 pub use self::certificates::{Certificates, InvalidTls, TlsConfig};
 
-/// TLS state of one connection.
+/// One connection's TLS state.
 pub(crate) struct TlsConn {
     connection: UnbufferedServerConnection,
     http3_port: Option<NonZeroU16>,
@@ -34,7 +34,7 @@ pub(crate) struct TlsConn {
     state: State,
     /// The protocol has queued its last output: close_notify follows.
     finishing: bool,
-    /// The end of input has been reported.
+    /// The input's end has been reported.
     end_reported: bool,
     failed: bool,
 }
@@ -68,7 +68,7 @@ impl TlsConn {
         })
     }
 
-    /// Returns the port of HTTP/3 beside the listener.
+    /// Returns the HTTP/3 port beside the listener.
     pub(crate) const fn http3_port(&self) -> Option<NonZeroU16> {
         self.http3_port
     }
@@ -86,7 +86,7 @@ impl TlsConn {
     /// Handles received records: appends their plaintext to `plain`.
     ///
     /// # Errors
-    /// Protocol errors of the peer. An alert reports them to it.
+    /// The peer's protocol errors. An alert reports them to it.
     pub(crate) fn receive(
         &mut self,
         chunk: &mut [u8],
@@ -110,7 +110,7 @@ impl TlsConn {
         Ok(())
     }
 
-    /// Handles complete records. Returns the number of consumed bytes.
+    /// Handles complete records. Returns the consumed byte count.
     fn process(
         &mut self,
         input: &mut [u8],
@@ -156,7 +156,7 @@ impl TlsConn {
         }
     }
 
-    /// Queues an alert with the reason of the failure.
+    /// Queues an alert with the failure's reason.
     pub(crate) fn fail(&mut self, resources: &mut Resources) {
         (self.state, self.failed) = (State::Closed, true);
         while let UnbufferedStatus { state: Ok(state), .. } = self.connection.process_tls_records(&mut []) {
@@ -177,12 +177,12 @@ impl TlsConn {
         self.state >= State::PeerClosed && !std::mem::replace(&mut self.end_reported, true)
     }
 
-    /// Handles the end of the transport. Returns whether the end was not reported before.
+    /// Handles the transport's end. Returns whether the end was not reported before.
     pub(crate) fn take_transport_end(&mut self) -> bool {
         !std::mem::replace(&mut self.end_reported, true)
     }
 
-    /// Returns whether records of TLS itself are queued.
+    /// Returns whether TLS's own records are queued.
     pub(crate) fn wants_send(&self) -> bool {
         self.wire.wants_send()
     }
@@ -192,12 +192,12 @@ impl TlsConn {
         !matches!(self.state, State::Open | State::PeerClosed) && self.wire.is_empty()
     }
 
-    /// Marks the queued output of the protocol as its last.
+    /// Marks the protocol's queued output as its last.
     pub(crate) fn finish(&mut self) {
         self.finishing = true;
     }
 
-    /// Returns the bytes of buffers with incomplete input.
+    /// Returns the bytes in buffers with incomplete input.
     pub(crate) fn incomplete(&self) -> usize {
         self.partial.capacity()
     }
@@ -251,12 +251,12 @@ impl TlsConn {
         }
     }
 
-    /// Counts sent bytes of the records in flight.
+    /// Counts sent bytes in the records in flight.
     pub(crate) fn progressed(&mut self, bytes: usize) {
         self.wire.progressed(bytes);
     }
 
-    /// Handles the completion of records. Returns the protocol's chain if all of it has left.
+    /// Handles completed records. Returns the protocol's chain if the whole chain has left.
     pub(crate) fn finish_send(
         &mut self,
         records: Box<Chain>,
@@ -362,10 +362,10 @@ impl NeedsCapacity for EncryptError {
     }
 }
 
-/// Plaintext of one record (RFC 8446 section 5.1).
+/// One record's plaintext (RFC 8446 section 5.1).
 const RECORD: usize = 16 << 10;
 
-/// Overhead of a record: its header, a nonce or the inner type, the tag. If it is more, rustls reports that.
+/// A record's overhead: its header, a nonce or the inner type, the tag. If it is more, rustls reports that.
 const RECORD_OVERHEAD: usize = 32;
 
 /// Plaintext encrypted for one send: enough to fill a socket, and the most extra memory of a large message.

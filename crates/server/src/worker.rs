@@ -38,7 +38,7 @@ use sinews_proto::Time;
 use sinews_quic::QuicEndpoint;
 use sinews_session::Resources;
 
-use self::conn::{ClientConn, ConnProtocol, settle_http, settle_http2, settle_websocket};
+use self::conn::{ClientConn, ConnProtocol, flush_http, flush_http2, flush_websocket};
 use self::delivery::DeliveryState;
 use self::http::end_body;
 use self::large_conns::LargeConns;
@@ -156,7 +156,7 @@ impl Worker {
     }
 
     /// Returns the connection's protocol and the state that it shares with others.
-    fn lend(&mut self, conn: ConnId) -> Option<(&mut ConnProtocol, &mut WorkerShared)> {
+    fn conn_and_shared(&mut self, conn: ConnId) -> Option<(&mut ConnProtocol, &mut WorkerShared)> {
         let found = match self.conns.get_mut(conn.index()) {
             Some(found) => found.as_mut().filter(|found| found.id == conn)?,
             None => self.sockets.conn_mut(conn).or_else(|| self.quic.conns.get(conn))?,
@@ -177,8 +177,8 @@ impl Worker {
 
     /// Applies the state of a connection after an event, then delivers its publications.
     #[inline]
-    pub(super) fn settle(&mut self, io: &mut Io, conn: ConnId) {
-        self.settle_one(io, conn);
+    pub(super) fn flush_conn(&mut self, io: &mut Io, conn: ConnId) {
+        self.flush_conn_alone(io, conn);
         if self.shared.services.topics.has_published() {
             self.publish_from(io, conn);
         }
@@ -197,10 +197,10 @@ impl Worker {
     }
 
     #[inline]
-    pub(super) fn settle_one(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn flush_conn_alone(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
         let Some(found) = self.conns.get_mut(conn.index()).and_then(Option::as_mut) else {
-            return self.settle_socket(io, conn);
+            return self.flush_socket(io, conn);
         };
         if let ConnProtocol::WebSocket(websocket) = &found.protocol
             && websocket.is_body()
@@ -213,7 +213,7 @@ impl Worker {
         let memory = match &mut found.protocol {
             _ if found.id != conn => return,
             ConnProtocol::WebSocket(websocket) => {
-                settle_websocket(websocket, io, conn, &mut self.shared);
+                flush_websocket(websocket, io, conn, &mut self.shared);
                 let memory = ConnMemory::new(websocket.buffered(), websocket.session.incomplete());
                 if let Some(bytes) = memory.changed_queue(found.memory) {
                     websocket.report_queue(bytes);
@@ -226,7 +226,7 @@ impl Worker {
                 if self.shared.services.is_stopping() && !may_ask && http.is_idle() {
                     http.end_idle();
                 }
-                settle_http(http, io, conn, &self.shared.services);
+                flush_http(http, io, conn, &self.shared.services);
                 ConnMemory::new(http.outbound.len(), http.incomplete())
             }
             ConnProtocol::Http2(http2) => {
@@ -234,14 +234,14 @@ impl Worker {
                 if self.shared.services.is_stopping() {
                     http2.stop(self.shared.services.now);
                 }
-                settle_http2(http2, io, conn, found.reads_paused, &mut self.shared);
+                flush_http2(http2, io, conn, found.reads_paused, &mut self.shared);
                 has_failed = http2.has_failed() && !http2.sockets.is_empty();
                 stuck = http2.take_stuck_sockets();
                 ConnMemory::new(http2.queued(), http2.incomplete())
             }
             ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_) => return,
         };
-        let memory = self.large_conns.counted_memory(conn, found.settle_tls(memory));
+        let memory = self.large_conns.counted_memory(conn, found.update_tls(memory));
         if found.is_unused() {
             io.close(conn);
         }

@@ -71,7 +71,7 @@ export function sinews({ program, port, broker, store }) {
       if (broker) args.push('--cluster', broker, '--cluster-node-name', `node-${port}`);
       if (store) {
         directory = mkdtempSync(join(tmpdir(), 'sinews-bench-'));
-        args.push('--streams-directory', directory, '--streams-store', store, '--streams-topics', 'durable.>');
+        args.push('--streams-directory', directory, '--streams-store', store, '--streams-durable-topics', 'durable.>');
       }
       const server = await start(program, args, { url: `http://${url}/healthz` });
       const stop = async () => { await server.stop(); if (directory) rmSync(directory, { recursive: true, force: true }); };

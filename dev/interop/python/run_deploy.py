@@ -214,7 +214,7 @@ def unit(sinews, path, _):
         for directory in ["state", "run"]:
             (folder / directory).mkdir()
         configuration = folder / "etc/sinews/sinews.toml"
-        text = f'listen = "127.0.0.1:{port}"\n[streams]\ndirectory = "{folder}/state/streams"\ntopics = "chat.>"\n'
+        text = f'listen = "127.0.0.1:{port}"\n[streams]\ndirectory = "{folder}/state/streams"\ndurable_topics = "chat.>"\n'
         configuration.write_text(text, encoding="utf-8")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener.bind(str(folder / "notify"))

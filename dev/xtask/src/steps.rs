@@ -26,12 +26,10 @@ use crate::times::{self, Spent};
 enum Lane {
     /// Each change passes it, beside the compilation: it needs nothing compiled, and fails early.
     Text,
-    /// Each change passes it: the compilation that the steps of the next two lanes need.
+    /// Each change passes it: the compilation of the tests.
     Compile,
-    /// Each change passes it, with what [`Compile`](Self::Compile) makes.
+    /// Each change passes it, with the programs that [`Compile`](Self::Compile) makes.
     Test,
-    /// As [`Test`](Self::Test). The step mostly waits, and alone would leave a core idle: the other steps run beside it.
-    TestWaits,
     /// `--all` adds it.
     Long,
     /// `--all` adds it, and it mostly waits.
@@ -45,12 +43,12 @@ impl Lane {
 
     /// Whether the other steps of the same part run beside the step.
     const fn is_beside(self) -> bool {
-        matches!(self, Self::Compile | Self::TestWaits | Self::LongWaits)
+        matches!(self, Self::Compile | Self::LongWaits)
     }
 
     /// Whether the step needs the compilation: beside each other, such steps would compile parts of it twice.
     const fn needs_compile(self) -> bool {
-        matches!(self, Self::Test | Self::TestWaits)
+        matches!(self, Self::Test)
     }
 }
 
@@ -86,9 +84,12 @@ const STEPS: [Step; 29] = [
     step("fmt", Lane::Text, Run::Own(gates::fmt), &[]),
     step("tidy", Lane::Text, Run::Task(&["tidy"]), &[]),
     step(binaries::COMPILE, Lane::Compile, Run::Own(binaries::compile), &[]),
-    step(binaries::STEP, Lane::TestWaits, Run::Own(binaries::run), &[]),
-    step("autobahn", Lane::Test, Run::OnTestsBuild(&["conformance", "--target", "serve"]), &[]),
-    step("pages", Lane::Test, Run::OnTestsBuild(&["browser", "--only", "chat"]), &[]),
+    step(binaries::STEP, Lane::Test, Run::Own(binaries::run), &[]),
+    // They install programs of other projects first: minutes on a fresh machine.
+    step("autobahn", Lane::LongWaits, Run::OnTestsBuild(&["conformance", "--target", "serve"]),
+        &["crates/proto", "crates/session", "crates/simd", "dev/autobahn"]),
+    step("pages", Lane::LongWaits, Run::OnTestsBuild(&["browser", "--only", "chat"]),
+        &["crates/hub/src/pages.rs", "web", "dev/browser"]),
     step("no_std", Lane::Long, Run::Own(gates::no_std), &["dev/bare", "crates/proto/Cargo.toml"]),
     step(binaries::SECOND, Lane::Long, Run::Own(binaries::run_second), &["crates/engine", "dev/xtask/src/binaries.rs"]),
     step("deny", Lane::Long, Run::Task(&["gates", "deny"]), &["deny.toml", "Cargo.lock", "dev/tasks/gates.py"]),
@@ -430,11 +431,11 @@ mod tests_of_steps {
             };
             STEPS.iter().any(|step| step.name == binaries::COMPILE && options.wants(step))
         };
-        for name in [binaries::STEP, "autobahn", "pages", binaries::COMPILE] {
+        for name in [binaries::STEP, binaries::COMPILE] {
             assert!(wants_compile(name, &[]), "{name}");
             assert!(!wants_compile(name, &[binaries::COMPILE]), "{name} alone");
         }
-        for name in ["fmt", "tidy", "doc", "soak"] {
+        for name in ["fmt", "tidy", "doc", "soak", "autobahn"] {
             assert!(!wants_compile(name, &[]), "{name}");
         }
     }

@@ -19,7 +19,7 @@ use super::load::{backends, time};
 #[command(next_help_heading = "First bytes")]
 pub(crate) struct FirstByteArgs {
     /// URL of a running server, such as ws://127.0.0.1:8080, with `--streams DIRECTORY`, `--streams-listen`,
-    /// `--streams-topics 'bench.kept.>'` and `--history 'bench.memory.>=100'`; its benchmark streams are not deleted
+    /// `--streams-durable-topics 'bench.kept.>'` and `--history 'bench.memory.>=100'`; its benchmark streams are not deleted
     #[arg(value_name = "URL", requires = "tcp")]
     pub(crate) url: Option<String>,
 

@@ -16,7 +16,7 @@ settings! {
         /// Broker that connects the nodes: nats://host:4222,host or redis://host; with TLS nats+tls:// and rediss://.
         /// Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
         /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; each node stores
-        /// durable keys ({streams.keyed_topics}) in its own {streams.directory}. Without this setting, the server has no
+        /// durable keys ({streams.durable_keys}) in its own {streams.directory}. Without this setting, the server has no
         /// other nodes.
         url: Option<Redacted> {
             placeholder: "URL",

@@ -28,7 +28,7 @@ settings! {
 
         /// Timeout of an answer that waits for a disk or a broker, such as the acknowledgement of a record. On timeout
         /// the client gets 503; the record may have been stored.
-        handler_timeout: PositiveDuration { default: "30s" }
+        response_timeout: PositiveDuration { default: "30s" }
 
         /// Maximum bytes of answers that a connection of HTTP/2 or HTTP/3 has queued for a client that does not take them. Above it,
         /// further requests of the connection wait, in order. Opening handshakes of WebSockets do not wait.
@@ -111,7 +111,7 @@ impl HttpSettings {
             .with_head_timeout(self.head_timeout)
             .with_keep_alive_timeout(self.keep_alive_timeout)
             .with_min_upload_rate(self.min_upload_rate, UPLOAD_GRACE)
-            .with_handler_timeout(self.handler_timeout)
+            .with_response_timeout(self.response_timeout)
             .with_max_queued_answers(self.max_queued_answers)
             .with_http2(self.http2)
             .with_http2_clear_text(self.http2_clear_text)
@@ -294,7 +294,7 @@ mod tests {
             &[
                 "--websocket-max-outbound",
                 "7k",
-                "--http-handler-timeout",
+                "--http-response-timeout",
                 "8s",
                 "--http-http2-ping-timeout",
                 "4s",
@@ -336,7 +336,7 @@ mod tests {
             .with_head_timeout(Duration::from_secs(2))
             .with_keep_alive_timeout(Duration::from_secs(3))
             .with_min_upload_rate(0, UPLOAD_GRACE)
-            .with_handler_timeout(Duration::from_secs(8));
+            .with_response_timeout(Duration::from_secs(8));
         assert_eq!(format!("{:?}", settings.http.config(9)), format!("{http:?}"));
         let config = settings.websocket.config();
         assert_eq!((config.ping_interval(), config.idle_timeout()), (None, None));

@@ -74,14 +74,14 @@ settings! {
             reloads: true,
         }
 
-        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_time}.
+        /// Number of consecutive failures of a URL after which its requests fail at once, for {hooks.circuit_open_time}.
         /// Statuses from 400 to 499 do not count, except 408, 425 and 429; neither does a timeout while the URL answers other
         /// requests.
         circuit_failures: NonZeroU32 { default: "10", reloads: true }
 
         /// Time for which no request is sent to a URL after {hooks.circuit_failures} failures. One request is tried
         /// afterwards.
-        circuit_time: PositiveDuration { default: "10s", reloads: true }
+        circuit_open_time: PositiveDuration { default: "10s", reloads: true }
 
         /// Maximum rate of one connection: calls (`rpc`) per second without a topic, or with a topic whose namespace has no
         /// `calls_per_second`, and as many at once after an idle time. Excess is rejected with 429. The plain HTTP
@@ -178,7 +178,7 @@ impl ServeSettings {
             .with_queue(hooks.queue.get())
             .with_failure(failure(hooks.failure))
             .with_retries(u32::try_from(hooks.retries).unwrap_or(u32::MAX))
-            .with_circuit(hooks.circuit_failures.get(), hooks.circuit_time)
+            .with_circuit(hooks.circuit_failures.get(), hooks.circuit_open_time)
             .with_call_rates(hooks.calls_per_second.get(), hooks.user_calls_per_second.get());
         for (url, with) in [
             (&hooks.connect, HookOptions::with_connect as UrlSetter),

@@ -28,8 +28,8 @@ settings! {
         /// Maximum age of retained messages.
         history_age: Option<PositiveDuration> { unset: "no limit", example: "1h" }
 
-        /// Whether the topics are durable, as {streams.topics}. Needs {streams.directory} or {streams.store}.
-        durable: Option<bool> { unset: "{streams.topics}", example: "false" }
+        /// Whether the topics are durable, as {streams.durable_topics}. Needs {streams.directory} or {streams.store}.
+        durable: Option<bool> { unset: "{streams.durable_topics}", example: "false" }
 
         /// Action for slow subscribers: `close` closes the connection with 1008, `drop-newest` and `drop-oldest` drop
         /// messages, `conflate` queues the last message of each topic only. Limit of the queue of one subscriber: 1,024
@@ -74,8 +74,8 @@ settings! {
             reloads: true,
         }
 
-        /// Whether the keys of the topics are durable, as {streams.keyed_topics}. Needs {streams.directory}.
-        durable_keys: Option<bool> { unset: "{streams.keyed_topics}", example: "true" }
+        /// Whether the keys of the topics are durable, as {streams.durable_keys}. Needs {streams.directory}.
+        durable_keys: Option<bool> { unset: "{streams.durable_keys}", example: "true" }
 
         /// Maximum number of keys of each topic, at most 10,000. Further keys are rejected with 429, also for the HTTP API.
         max_keys: Option<NonZeroU32> { unset: "10,000", example: "1000", reloads: true }

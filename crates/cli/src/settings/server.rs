@@ -36,7 +36,7 @@ settings! {
         /// With `off`, only the limits of each connection apply.
         max_memory: MemoryLimit { default: "50%" }
 
-        /// Action when connections hold more than {limits.max_memory}: `refuse` rejects new connections and handshakes
+        /// Action when connections hold more than {limits.max_memory}: `reject` rejects new connections and handshakes
         /// with 503; `close` also closes the connections that hold most, until the limit is met.
         when_full: MemoryFullAction { default: "close", placeholder: "ACTION" }
 
@@ -62,7 +62,7 @@ settings! {
 /// Action while queues exceed the memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryFullAction {
-    Refuse,
+    Reject,
     Close,
 }
 
@@ -72,7 +72,7 @@ impl LimitSettings {
     /// Returns the settings for [`Server::limits`].
     pub(crate) fn limits(&self) -> Limits {
         let when_full = match self.when_full {
-            MemoryFullAction::Refuse => WhenFull::Reject,
+            MemoryFullAction::Reject => WhenFull::Reject,
             MemoryFullAction::Close => WhenFull::Close,
         };
         let mut limits = Limits::default().with_when_full(when_full);
@@ -106,7 +106,7 @@ settings! {
     pub(crate) struct StopSettings in "stop", "Shutdown" {
         /// Time to keep accepting connections after `/readyz` starts to fail, so that load balancers can react: two of
         /// their check intervals.
-        delay: DurationSetting { default: "0s" }
+        readiness_delay: DurationSetting { default: "0s" }
 
         /// Time over which the Close frames to all WebSockets are spread, so that clients do not reconnect elsewhere
         /// all at once. A thread closes at least 64 clients every 20 ms, so that few clients take less time.
@@ -120,7 +120,7 @@ settings! {
 
 impl StopSettings {
     pub(crate) fn apply(&self, server: Server) -> Server {
-        server.stop_delay(self.delay).drain_window(self.drain_window).grace(self.grace)
+        server.readiness_delay(self.readiness_delay).drain_window(self.drain_window).grace(self.grace)
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn settings_reach_the_server() {
         let file = "[limits]\nmax_connections = 5\nhandshakes_per_second = 6\nmessages_per_second = 7\n\
-                    max_memory = \"8k\"\nwhen_full = \"refuse\"\nmax_history_memory = \"9k\"\nmax_keyed_memory = \"7k\"\nmax_keyed_memory_per_client = \"3k\"\n[stop]\ndelay = \"9s\"\ndrain_window = \"10s\"";
+                    max_memory = \"8k\"\nwhen_full = \"reject\"\nmax_history_memory = \"9k\"\nmax_keyed_memory = \"7k\"\nmax_keyed_memory_per_client = \"3k\"\n[stop]\nreadiness_delay = \"9s\"\ndrain_window = \"10s\"";
         let settings =
             settings(&["--limits-max-connections-per-address", "4", "--stop-grace", "11s"], file).unwrap();
         let server =

@@ -35,18 +35,18 @@ settings! {
         /// delivered once they are on disk; clients that reconnect or subscribe later replay messages from disk, also
         /// after a restart. Durable topics need no {history}. With a broker, messages are delivered once the broker has
         /// acknowledged them, on all nodes.
-        topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"chat.>\"" }
+        durable_topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"chat.>\"" }
 
         /// Topics with durable keys, as a name or a pattern: `prices.>`. The keys of a topic are stored in a compacted
         /// stream, so that they survive a restart; a write is acknowledged once it is on disk. In a cluster
         /// ({cluster.url}), each node stores all durable keys, and a write is acknowledged once it is on the disk of the
         /// node that owns the topic; give all nodes the same patterns. Needs {streams.directory}; with {streams.store}, too,
         /// since a broker stores no keys: then the keys are in its folder `keys`, always synced as `batch`.
-        keyed_topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
+        durable_keys: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
 
         /// Streams that are compacted, as a name or a pattern: the newest record of each key is retained, and older
         /// records of the key are deleted. Records without a key are rejected, so a pattern that matches durable
-        /// topics ({streams.topics}, or `durable` of a namespace) is an error. Applies to new streams that their first
+        /// topics ({streams.durable_topics}, or `durable` of a namespace) is an error. Applies to new streams that their first
         /// use creates. Needs {streams.directory}, and no {streams.store}.
         compact: Vec<String> { placeholder: "PATTERN", expected: "a pattern of streams such as \"devices.>\"" }
 
@@ -99,7 +99,11 @@ impl StreamSettings {
     /// # Errors
     /// Returns an invalid value, or a missing setting.
     pub(super) fn check(&self, names: &SettingNames) -> Result<(), String> {
-        let patterns = [(TOPICS, &self.topics), (KEYED_TOPICS, &self.keyed_topics), (COMPACT, &self.compact)];
+        let patterns = [
+            (DURABLE_TOPICS, &self.durable_topics),
+            (DURABLE_KEYS, &self.durable_keys),
+            (COMPACT, &self.compact),
+        ];
         let needs_one = patterns.map(|(name, patterns)| (name, patterns.is_empty()));
         let needs_one = [&[(LISTEN, self.listen.is_empty())][..], &needs_one].concat();
         let has_none = self.directory.is_none() && self.store.is_none();
@@ -122,7 +126,7 @@ impl StreamSettings {
                     names.resolve(name)
                 ));
             }
-            if name == KEYED_TOPICS && !patterns.is_empty() && self.directory.is_none() {
+            if name == DURABLE_KEYS && !patterns.is_empty() && self.directory.is_none() {
                 let text = "needs streams.directory (--streams-directory): a broker stores no keys";
                 return Err(format!("{}: {text}", names.resolve(name)));
             }
@@ -150,8 +154,8 @@ impl StreamSettings {
         let creation =
             CreationLimits::new(self.max_created_per_client.get(), self.max_created_per_minute.get());
         let options = options
-            .with_topics(self.topics.iter().cloned())
-            .with_keyed_topics(self.keyed_topics.iter().cloned())
+            .with_durable_topics(self.durable_topics.iter().cloned())
+            .with_durable_keys(self.durable_keys.iter().cloned())
             .with_compaction(self.compact.iter().cloned())
             .with_stream(self.config())
             .with_max_streams(self.max_streams as usize)
@@ -206,8 +210,8 @@ impl StreamSettings {
 }
 
 const LISTEN: &str = "streams.listen";
-const TOPICS: &str = "streams.topics";
-const KEYED_TOPICS: &str = "streams.keyed_topics";
+const DURABLE_TOPICS: &str = "streams.durable_topics";
+const DURABLE_KEYS: &str = "streams.durable_keys";
 const COMPACT: &str = "streams.compact";
 
 /// Maximum number of streams, up to which startup and handover were measured.
@@ -233,12 +237,12 @@ mod tests {
         assert_eq!(plain.config(), StreamConfig::default());
         let alone = settings(&["--streams-listen", "127.0.0.1:0"], "").unwrap_err();
         assert!(alone.contains("--streams-listen") && alone.contains("streams.directory"), "{alone}");
-        let alone = settings(&["--streams-topics", "a"], "").unwrap_err();
-        assert!(alone.contains("--streams-topics") && alone.contains("streams.directory"), "{alone}");
-        let wrong = settings(&["--streams", "d", "--streams-topics", "a.>.b"], "").unwrap_err();
-        assert!(wrong.contains("--streams-topics") && wrong.contains("a.>.b"), "{wrong}");
+        let alone = settings(&["--streams-durable-topics", "a"], "").unwrap_err();
+        assert!(alone.contains("--streams-durable-topics") && alone.contains("streams.directory"), "{alone}");
+        let wrong = settings(&["--streams", "d", "--streams-durable-topics", "a.>.b"], "").unwrap_err();
+        assert!(wrong.contains("--streams-durable-topics") && wrong.contains("a.>.b"), "{wrong}");
         for (flag, needed) in [
-            ("--streams-keyed-topics", "needs streams.directory"),
+            ("--streams-durable-keys", "needs streams.directory"),
             ("--streams-compact", "without streams.store"),
         ] {
             let wrong = settings(&["--streams", "d", flag, "a.>.b"], "").unwrap_err();
@@ -246,8 +250,8 @@ mod tests {
             let at_broker = settings(&["--store", "redis://a", flag, "a"], "").unwrap_err();
             assert!(at_broker.contains(flag) && at_broker.contains(needed), "{at_broker}");
         }
-        let both = ["--store", "redis://a", "--streams", "d", "--streams-keyed-topics", "a"];
-        assert_eq!(settings(&both, "").unwrap().streams.keyed_topics, ["a"]);
+        let both = ["--store", "redis://a", "--streams", "d", "--streams-durable-keys", "a"];
+        assert_eq!(settings(&both, "").unwrap().streams.durable_keys, ["a"]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ fn settings_that_can_never_match_are_rejected() {
         (&["--trusted-proxies", "fd00::1/64"], String::new(), "write fd00::/64"),
         (&["--trusted-proxies", "::ffff:10.0.0.0/104"], String::new(), "write 10.0.0.0/8"),
         (&["--history", "chat.*x=5"], String::new(), "\"*x\" would match the part \"*x\" only"),
-        (&["--streams", "d", "--streams-topics", "chat.>x"], String::new(), "a wildcard is a whole part"),
+        (&["--streams", "d", "--streams-durable-topics", "a.>x"], String::new(), "wildcard is a whole part"),
         (&["--auth-public-subscribe", "chat.x*"], String::new(), "--auth-public-subscribe: \"chat.x*\": "),
         (&["--auth-public-publish", "a..b"], String::new(), "--auth-public-publish: \"a..b\": "),
         (&["--auth-personal-topics", "{sub}.*x"], String::new(), "--auth-personal-topics: \"{sub}.*x\": "),
@@ -119,7 +119,7 @@ fn settings_that_can_never_match_are_rejected() {
         ),
         (&["--auth-audience", ""], String::new(), "--auth-audience: \"\" is empty"),
         (&["--streams", "d", "--streams-compact", "a.*x"], String::new(), "a wildcard is a whole part"),
-        (&["--streams", "d", "--streams-keyed-topics", "*x"], String::new(), "a wildcard is a whole part"),
+        (&["--streams", "d", "--streams-durable-keys", "*x"], String::new(), "a wildcard is a whole part"),
         (&["--auth-jwks-url", " https://a=https://b/"], String::new(), "has blanks around it"),
         // Topics of the hub itself.
         (&["--history", "$pusher.>=5"], String::new(), "names that begin with $pusher are reserved"),
@@ -209,7 +209,7 @@ fn needs(key: &SettingKey, value: Option<&str>) -> String {
 /// A valid value that is not the default.
 fn other_value(key: &SettingKey) -> &'static str {
     let values = ["7", "7s", "a=7", "10.0.0.7", "true", "off", "json", "drop-newest", "forwarded", "poll"];
-    let mut values = values.into_iter().chain(["refuse", "status", "open", "http://a", "false"]);
+    let mut values = values.into_iter().chain(["reject", "status", "open", "http://a", "false"]);
     let is_setting = key.placeholder == "NAME=VALUE";
     let fits = |value: &&str| (key.kind.check)(value).is_ok() && *value != key.default;
     let found = values.find(|value| fits(value) && (!is_setting || value.contains('=')));

@@ -157,7 +157,7 @@ fn publications_exclude_raw_sockets_and_event_streams() {
 
 #[test]
 fn exclusions_of_durable_topics_and_invalid_ids_are_rejected() {
-    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-durable-topics", "stored.>"]);
     let (mut client, id) = subscriber(&server, &["live.a", "stored.a"]);
     // Published when the idempotency keys of the durable topic are read.
     let broadcast =
@@ -230,7 +230,8 @@ fn pattern_broadcast_that_matches_too_many_topics_reaches_none() {
 
 #[test]
 fn second_publication_with_an_idempotency_key_is_not_published() {
-    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>", "--history", "kept=9"]);
+    let server =
+        serve(&["--streams", "$DIR/streams", "--streams-durable-topics", "stored.>", "--history", "kept=9"]);
     let publish = |topic: &str, data: u32, key: &str| {
         call(&server, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
     };
@@ -266,7 +267,7 @@ fn second_publication_with_an_idempotency_key_is_not_published() {
 fn idempotency_keys_of_durable_topics_survive_a_kill() {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let start = || serve(&["--streams", &streams, "--streams-topics", "stored.>"]);
+    let start = || serve(&["--streams", &streams, "--streams-durable-topics", "stored.>"]);
     let publish = |server: &Running, topic: &str, data: &str, key: &str| {
         call(server, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
     };
@@ -301,7 +302,7 @@ fn idempotency_keys_of_durable_topics_survive_a_kill() {
 
 #[test]
 fn clients_cannot_append_records_with_an_idempotency_key() {
-    let server = serve(&["--streams", "$DIR/streams", "--streams-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-durable-topics", "stored.>"]);
     let append = |stream: &str, key: &str| {
         let path = format!("POST /streams/{stream}?key={key} HTTP/1.1");
         server.request(&path, "x")[9..12].to_owned()
@@ -326,7 +327,7 @@ fn clients_cannot_append_records_with_an_idempotency_key() {
 
 #[test]
 fn many_keys_are_written_in_one_request() {
-    let server = serve(&["--streams", "$DIR/streams", "--streams-keyed-topics", "stored.>"]);
+    let server = serve(&["--streams", "$DIR/streams", "--streams-durable-keys", "stored.>"]);
     for topic in ["plain", "stored.a"] {
         let write = |writes: Value| {
             let route = format!("POST /topics/{topic}/keys");
@@ -558,7 +559,7 @@ fn streams_are_listed_and_deleted() {
 fn streams_are_created_and_configured() {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let options = ["--streams", &streams, "--streams-topics", "chat.>"];
+    let options = ["--streams", &streams, "--streams-durable-topics", "chat.>"];
     let server = serve(&options);
     let created = call(&server, "PUT /streams/orders", &json!({"partitions": 3, "retain_bytes": 1_048_576}));
     assert_eq!(created["partitions"].as_array().unwrap().len(), 3);

@@ -63,7 +63,7 @@ fn invalid_clusters_are_reported() {
     let failure = fails(program().args(["serve", "--cluster", "nats://a:secret@"]));
     assert!(failure.contains("--cluster") && !failure.contains("secret"), "{failure}");
     let directory = Directory::new();
-    let streams = ["--streams", &directory.path("streams"), "--streams-topics", "orders"];
+    let streams = ["--streams", &directory.path("streams"), "--streams-durable-topics", "orders"];
     let failure = fails(program().args(["serve", "--cluster", "nats://127.0.0.1:1"]).args(streams));
     assert!(failure.contains("--cluster") && failure.contains("at a broker"), "{failure}");
 }

@@ -100,13 +100,17 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let cluster = "[cluster]\nurl = \"nats://127.0.0.1:1\"\n";
     let good = directory.write("sinews.toml", &format!("{}{cluster}", of_streams("compact = \"a\"")));
     assert_eq!(says(&["config", "check", &good]), format!("{good}: good\n"));
-    let shared = directory.write("keys.toml", &format!("{}{cluster}", of_streams("keyed_topics = \"a\"")));
+    let shared = directory.write("keys.toml", &format!("{}{cluster}", of_streams("durable_keys = \"a\"")));
     assert_eq!(says(&["config", "check", &shared]), format!("{shared}: good\n"));
     for (text, begin, part) in [
         ("[cluster]\nurl = \"kafka://a\"".to_owned(), ":2: cluster.url: ", "scheme"),
         ("[cluster]\nnode_name = \"a\"".to_owned(), ":2: cluster.node_name: ", "needs cluster.url"),
-        (of_streams("topics = \"a\"") + cluster, ":5: cluster.url: ", "durable topics"),
-        (of_streams("topics = \"a\"\ncompact = \"*\""), ":4: streams.compact: ", "streams.topics"),
+        (of_streams("durable_topics = \"a\"") + cluster, ":5: cluster.url: ", "durable topics"),
+        (
+            of_streams("durable_topics = \"a\"\ncompact = \"*\""),
+            ":4: streams.compact: ",
+            "streams.durable_topics",
+        ),
         (
             of_streams("compact = \"*\"\n[namespace.a]\ndurable = true"),
             ":3: streams.compact: ",

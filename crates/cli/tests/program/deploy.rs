@@ -118,7 +118,7 @@ fn full_server(directory: &Directory, broker: &FakeBroker) -> Running {
     let nobody = format!("http://{}/", unused_address());
     let file = format!(
         "[http]\nhttp2_clear_text = true\n[auth]\njwks_url = {nobody:?}\npublic_publish = [\">\"]\npublic_subscribe = [\">\"]\n\
-         [cluster]\nurl = {:?}\n[streams]\ndirectory = {:?}\nkeyed_topics = [\"kept.>\"]\n[hooks]\nrpc = {nobody:?}\n\
+         [cluster]\nurl = {:?}\n[streams]\ndirectory = {:?}\ndurable_keys = [\"kept.>\"]\n[hooks]\nrpc = {nobody:?}\n\
          [webhook.app]\nurl = {nobody:?}\nsecret = {:?}\n\
          [[pusher.app]]\nid = \"1\"\nkey = \"key\"\nsecret = \"hidden\"\n",
         broker.url(),

@@ -431,7 +431,7 @@ fn resuming_subscribers_receive_each_message_once_during_handovers() {
 #[test]
 fn resuming_subscribers_of_durable_topics_receive_each_message_once_during_handovers() {
     let service = Service::start_with("topics", "threads = 2", |command, directory| {
-        command.arg("--streams").arg(directory.file("streams")).args(["--streams-topics", "disk.*"]);
+        command.arg("--streams").arg(directory.file("streams")).args(["--streams-durable-topics", "disk.*"]);
     });
     resume(service, "disk.news");
 }
@@ -444,7 +444,7 @@ fn resuming_subscribers_of_broker_topics_receive_each_message_once_during_handov
     for keeps in [true, false] {
         let cluster = Cluster::new("disk.news", 1);
         let service = Service::start_with("broker", "threads = 2", |command, directory| {
-            command.args(["--store", &cluster.url(""), "--streams-topics", "disk.*"]);
+            command.args(["--store", &cluster.url(""), "--streams-durable-topics", "disk.*"]);
             if keeps {
                 command.arg("--streams").arg(directory.file("streams"));
             }

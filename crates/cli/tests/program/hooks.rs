@@ -538,7 +538,7 @@ fn circuit_opens_after_failures_and_closes_after_a_success() {
     });
     let url = app.url("/");
     let server = serve(&format!(
-        "[hooks]\npublish = {url:?}\ncircuit_failures = 3\ncircuit_time = \"2s\"\nretries = 0\n"
+        "[hooks]\npublish = {url:?}\ncircuit_failures = 3\ncircuit_open_time = \"2s\"\nretries = 0\n"
     ));
     let mut client = Client::connect(&server);
     for _ in 0..3 {

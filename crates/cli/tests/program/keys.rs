@@ -257,13 +257,18 @@ fn acknowledged_durable_keys_survive_a_killed_server() {
 #[cfg(feature = "nats")]
 #[test]
 fn acknowledged_durable_keys_beside_a_broker_survive_a_killed_server() {
-    durable_keys_survive_a_killed_server(&["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"]);
+    durable_keys_survive_a_killed_server(&[
+        "--store",
+        "nats://127.0.0.1:1",
+        "--streams-durable-topics",
+        "stored.>",
+    ]);
 }
 
 fn durable_keys_survive_a_killed_server(more: &[&str]) {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let options = [&["--streams", &streams, "--streams-keyed-topics", "game"][..], more].concat();
+    let options = [&["--streams", &streams, "--streams-durable-keys", "game"][..], more].concat();
     let server = Running::serve(&options);
     let mut writer = Client::connect(&server, "/ws");
     let ack = writer.request(json!({"op": "set", "id": 1, "topic": "game", "key": "anna", "data": {"x": 1}}));
@@ -304,7 +309,7 @@ fn durable_keys_survive_a_killed_server(more: &[&str]) {
 fn idempotency_keys_of_durable_keys_survive_a_killed_server() {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let options = ["--streams", &streams, "--streams-keyed-topics", "game"];
+    let options = ["--streams", &streams, "--streams-durable-keys", "game"];
     let set = |data: u32, name: &str| json!({"op": "set", "id": 1, "topic": "game", "key": "a", "data": data, "idempotency_key": name});
     let delete =
         |name: &str| json!({"op": "delete", "id": 1, "topic": "game", "key": "b", "idempotency_key": name});
@@ -350,7 +355,7 @@ fn idempotency_keys_of_durable_keys_survive_a_killed_server() {
 fn durable_keys_that_are_not_stored_are_counted() {
     let directory = Directory::new();
     let streams = directory.path("streams");
-    let options = ["--streams", &streams, "--streams-keyed-topics", "game,other", "--log", "off"];
+    let options = ["--streams", &streams, "--streams-durable-keys", "game,other", "--log", "off"];
     let metric = |server: &Running, line: &str| {
         let metrics = server.get("/metrics");
         assert!(metrics.contains(&format!("\nsinews_durable_{line}\n")), "{line}: {metrics}");

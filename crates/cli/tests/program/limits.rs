@@ -52,7 +52,7 @@ fn memory_beyond_the_limit_is_rejected_or_reclaimed() {
         let _ = socket.stream.write_all(&frame[..2 << 20]);
         socket
     };
-    let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "refuse"]);
+    let server = Running::serve(&["--limits-max-memory", "64k", "--limits-when-full", "reject"]);
     let holding = begins_message(&server);
     until("requests are rejected", || status(&server.get("/healthz")) == 503);
     drop(holding);
@@ -112,8 +112,8 @@ fn topics_with_subscribers_are_evicted_last_and_evictions_are_logged() {
 }
 
 #[test]
-fn stop_delay_keeps_serving_after_readyz_fails() {
-    let server = Running::serve(&["--stop-delay", "1h"]);
+fn readiness_delay_keeps_serving_after_readyz_fails() {
+    let server = Running::serve(&["--stop-readiness-delay", "1h"]);
     assert!(server.get("/readyz").starts_with("HTTP/1.1 200 "));
     server.signal("TERM");
     until("the server is not ready", || status(&server.get("/readyz")) == 503);

@@ -130,7 +130,7 @@ fn sizes_and_rates_are_limited() {
 #[test]
 fn appends_do_not_evade_the_limits_of_a_durable_topic() {
     let server = serve(
-        "[streams]\ndirectory = \"$DIR/streams\"\ntopics = \"log.>\"\n\
+        "[streams]\ndirectory = \"$DIR/streams\"\ndurable_topics = \"log.>\"\n\
          [namespace.\"log.a\"]\nmax_message = 8\n[namespace.\"other\"]\nmax_message = 8\n",
     );
     let mut client = Client::connect(&server);
@@ -157,7 +157,7 @@ fn appends_do_not_evade_the_limits_of_a_durable_topic() {
 #[test]
 fn histories_keys_presence_and_durability_follow_the_namespace() {
     let server = serve(
-        "history = \"kept.flag.>=3\"\n[streams]\ndirectory = \"$DIR/streams\"\ntopics = \"log.>\"\n\
+        "history = \"kept.flag.>=3\"\n[streams]\ndirectory = \"$DIR/streams\"\ndurable_topics = \"log.>\"\n\
          [namespace.\"kept.>\"]\nhistory = 2\nkeyed = false\n[namespace.\"kept.not\"]\nhistory = \"off\"\n\
          [namespace.\"log.live.>\"]\ndurable = false\npresence = false\n\
          [namespace.\"log2.>\"]\ndurable = true\n",
@@ -452,7 +452,7 @@ fn limits_of_keys_follow_the_namespace() {
     let directory = Directory::new();
     let streams = directory.path("streams");
     let file = format!(
-        "[streams]\ndirectory = {streams:?}\nkeyed_topics = \"kept.>\"\n\
+        "[streams]\ndirectory = {streams:?}\ndurable_keys = \"kept.>\"\n\
          [namespace.\"kept.not\"]\ndurable_keys = false\n[namespace.also]\ndurable_keys = true\nmax_keys = 2\n\
          [namespace.\"few.>\"]\nmax_keys = 2\n[namespace.\"brief.>\"]\nkey_ttl = \"300ms\"\n"
     );

@@ -40,9 +40,9 @@ const PUBLIC: [&str; 27] = [
     "pusher.path_prefix",
     "streams.compact",
     "streams.fsync",
-    "streams.keyed_topics",
+    "streams.durable_keys",
     "streams.listen",
-    "streams.topics",
+    "streams.durable_topics",
     "trusted_proxies",
     "webhook.*.topics",
 ];

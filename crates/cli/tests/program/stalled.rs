@@ -181,7 +181,8 @@ fn file_that_stalls_a_reload_delays_no_signal() {
 #[cfg(target_os = "linux")]
 #[test]
 fn server_writes_to_no_pipe_or_file_but_its_outputs_and_streams() {
-    let server = Running::serve(&["--streams", "$DIR/streams", "--streams-topics", "a", "--access-log"]);
+    let server =
+        Running::serve(&["--streams", "$DIR/streams", "--streams-durable-topics", "a", "--access-log"]);
     let streams = server.directory.path("streams");
     assert!(server.request("POST /topics/a HTTP/1.1", "1").starts_with("HTTP/1.1 200 "));
     let read = |entry: std::io::Result<std::fs::DirEntry>| {

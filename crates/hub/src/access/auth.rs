@@ -45,6 +45,7 @@ pub(crate) use self::revocations::{
 use self::rights::Grant;
 pub(crate) use self::rights::{Action, Denied, Rights};
 pub(crate) use self::rights_change::RightsChange;
+use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::{brief, brief_error};
 use crate::model::{check_pattern, check_subscription, parse_patterns};
@@ -197,13 +198,13 @@ impl Auth {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start(&mut self, former: Option<&Self>) -> Result<(), HubError> {
+    pub(crate) fn start(&mut self, former: Option<&Self>, background: &Background) -> Result<(), HubError> {
         match former {
             Some(former) if former.issuers.is_same(&self.issuers) => {
                 self.issuers = Arc::clone(&former.issuers);
                 Ok(())
             }
-            _ => self.issuers.start(),
+            _ => self.issuers.start(background),
         }
     }
 

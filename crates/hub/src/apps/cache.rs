@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::Prepared;
 
-use crate::model::nodes::NodePublicationId;
+use crate::topics::encoding::EventOrigin;
 
 /// The last event of each cache channel of an app.
 #[derive(Debug, Default)]
@@ -30,24 +30,6 @@ pub(crate) struct CachedEvent {
     /// Distinguishes the events of a channel, and rises.
     pub(crate) version: u64,
     pub(crate) origin: EventOrigin,
-}
-
-/// The node that has published an event.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum EventOrigin {
-    ThisNode,
-    /// Another node, with the message in which it was published, if the message is known.
-    OtherNode(Option<NodePublicationId>),
-}
-
-impl EventOrigin {
-    /// The message with which another node has published the event.
-    pub(crate) fn publication(self) -> Option<NodePublicationId> {
-        match self {
-            Self::ThisNode => None,
-            Self::OtherNode(publication) => publication,
-        }
-    }
 }
 
 /// Limits of a cache.

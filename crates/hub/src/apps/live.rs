@@ -13,12 +13,14 @@ use sinews_server::{Prepared, SubscriberId};
 use crate::access::namespaces::PublishRate;
 use crate::apps::app::{PusherApp, PusherApps};
 use crate::apps::budget::RecoveryBudget;
-use crate::apps::cache::{CacheBounds, CachedEvent, EventCache, EventOrigin};
+use crate::apps::cache::{CacheBounds, CachedEvent, EventCache};
 use crate::apps::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel_of_topic};
 use crate::apps::metrics::PusherCounters;
 use crate::apps::socket_ids::SocketIds;
 use crate::model::brief::brief;
+use crate::model::is_reserved;
 use crate::model::nodes::NodePublicationId;
+use crate::topics::encoding::{EventOrigin, RetainedEvent};
 
 /// The apps in force.
 #[derive(Debug)]
@@ -104,6 +106,12 @@ impl LiveApps {
         self.generation.store(generation, Ordering::Release);
     }
 
+    /// Locks the table: readers wait until the result is dropped.
+    #[cfg(test)]
+    pub(crate) fn lock_table(&self) -> impl Sized + '_ {
+        self.table.write()
+    }
+
     /// Whether there is no app.
     pub(crate) fn is_empty(&self) -> bool {
         self.read(|table| table.apps.is_empty())
@@ -149,24 +157,43 @@ impl LiveApps {
         })
     }
 
-    /// The app and the channel of a topic.
-    fn channel_of<'a>(&self, topic: &'a str) -> Option<(Arc<LiveApp>, Cow<'a, str>)> {
-        match channel_of_topic(topic) {
-            Some(PusherTopic::Channel { app, channel }) => Some((self.app(app)?, channel)),
+    /// Reads the app and the channel of a topic, if the topic is a channel.
+    fn read_channel<'a, R>(
+        &self,
+        topic: &'a str,
+        read: impl FnOnce(&Arc<LiveApp>, Cow<'a, str>) -> R,
+    ) -> Option<R> {
+        let (app, channel) = match channel_of_topic(topic) {
+            Some(PusherTopic::Channel { app, channel }) => (app, channel),
             // Its events have the id of the user.
-            Some(PusherTopic::User { app }) => Some((self.app(app)?, USER_CHANNEL.into())),
-            None if self.has_topics.load(Ordering::Acquire) => self.read(|table| {
-                // No prefix is below another one.
-                let found = topic
-                    .match_indices('.')
-                    .find_map(|(dot, _)| Some((table.apps.by_topics.get(&topic[..dot])?, &topic[dot + 1..])));
-                let (id, channel) = found?;
-                let app = table.live.get(id)?.clone();
-                channel::check_channel(channel, app.options.limits.channel_name).ok()?;
-                Some((app, channel.into()))
-            }),
-            None => None,
-        }
+            Some(PusherTopic::User { app }) => (app, USER_CHANNEL.into()),
+            None if self.has_topics.load(Ordering::Acquire) => {
+                return self.read(|table| {
+                    // No prefix is below another one.
+                    let found = topic.match_indices('.').find_map(|(dot, _)| {
+                        Some((table.apps.by_topics.get(&topic[..dot])?, &topic[dot + 1..]))
+                    });
+                    let (id, channel) = found?;
+                    let app = table.live.get(id)?;
+                    channel::check_channel(channel, app.options.limits.channel_name).ok()?;
+                    Some(read(app, channel.into()))
+                });
+            }
+            None => return None,
+        };
+        self.read(|table| Some(read(table.live.get(app)?, channel)))
+    }
+
+    /// Whether a topic's name is one that a cache channel can have. This does not read the table of apps.
+    pub(crate) fn may_be_cache(&self, topic: &str) -> bool {
+        let may_be_channel = is_reserved(topic) || self.has_topics.load(Ordering::Acquire);
+        // All kinds of cache channels have this part.
+        may_be_channel && topic.contains("cache-")
+    }
+
+    /// Returns the channel that a topic is, if it is one.
+    pub(crate) fn channel<'a>(&self, topic: &'a str) -> Option<Cow<'a, str>> {
+        self.read_channel(topic, |_, channel| channel)
     }
 
     /// Retains the event of a cache channel, perhaps from a message of another node. Returns its version; `None` if the event
@@ -235,13 +262,12 @@ impl LiveApps {
 
     /// The channel that a topic is: whether it may have subscribers, and how to encode an event for it.
     pub(crate) fn target<'a>(&self, topic: &'a str) -> Option<EventTarget<'a>> {
-        let (app, channel) = self.channel_of(topic)?;
-        Some(EventTarget::new(app, channel))
+        self.read_channel(topic, |app, channel| EventTarget::new(Arc::clone(app), channel))
     }
 
     /// Whether a key of the app of a topic has [sealed](PusherApp::seal) an event.
     pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
-        let app = self.channel_of(topic).map(|(app, _)| app);
+        let app = self.read_channel(topic, |app, _| Arc::clone(app));
         app.is_some_and(|app| app.options.keys.iter().any(|key| key.has_sealed(topic, event, seal)))
     }
 
@@ -329,7 +355,7 @@ pub(crate) struct EventTarget<'a> {
 
 impl<'a> EventTarget<'a> {
     /// The channel of an app, whose name was checked.
-    pub(crate) fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
+    fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
         let is_cache = ChannelKind::from_name(&channel).is_cache && app.options.features.cache_channels;
         Self { app, channel, is_cache }
     }
@@ -338,24 +364,12 @@ impl<'a> EventTarget<'a> {
         self.lock_cache().insert(&self.channel, message.clone(), version, origin, self.bounds(), at);
     }
 
-    /// The retained event of a cache channel with its origin, and its age.
-    pub(crate) fn retained(&self) -> Option<((Prepared, Option<NodePublicationId>), Duration)> {
-        let (known, age) = self.known()?;
-        Some(((known.message, known.origin.publication()), age))
-    }
-
-    /// The retained event of a cache channel with its age, if this node has published it.
-    pub(crate) fn own(&self) -> Option<(Prepared, Duration)> {
-        let (known, age) = self.known()?;
-        matches!(known.origin, EventOrigin::ThisNode).then_some((known.message, age))
-    }
-
-    /// The retained event of a cache channel, and its age.
-    fn known(&self) -> Option<(CachedEvent, Duration)> {
+    /// The retained event of a cache channel.
+    pub(crate) fn retained(&self) -> Option<RetainedEvent> {
         let now = Instant::now();
         let known = self.is_cache.then(|| self.lock_cache().get(&self.channel, now).cloned()).flatten()?;
         let age = now.saturating_duration_since(known.at);
-        Some((known, age))
+        Some(RetainedEvent { message: known.message, origin: known.origin, age })
     }
 
     /// Notes that the cache channel has no event. Returns whether to report it.
@@ -396,7 +410,10 @@ mod tests {
             let retained = Instant::now();
             while retained.elapsed().is_zero() {}
         }
-        let is_own = |channel| live.target(channel).unwrap().own().is_some();
+        let is_own = |channel| {
+            let event = live.target(channel).unwrap().retained().unwrap();
+            matches!(event.origin, EventOrigin::ThisNode)
+        };
         let origin = NodePublicationId { node: 1, start: 1, number: 1, index: 0 };
         live.retain(&live.target("chat.cache-c").unwrap(), &Prepared::text("of another node"), Some(origin));
         // With and without the message in which another node has published the event.
@@ -453,7 +470,7 @@ mod tests {
         assert_eq!(channel("$pusher.1.c.a%b"), Some(("a.b".into(), false)));
         assert_eq!((channel("chats.a"), channel("chat"), channel("$pusher.3.c.a")), (None, None, None));
         let (target, second) = (live.target("chat.cache-a").unwrap(), Duration::from_secs(1));
-        let known = || target.retained().map(|((message, _), _)| message.payload().to_vec());
+        let known = || target.retained().map(|event| event.message.payload().to_vec());
         let retain = |target: &EventTarget<'_>, text: &'static str, number: Option<u64>| {
             let origin = number.map(|number| NodePublicationId { node: 7, start: 1, number, index: 1 });
             live.retain(target, &Prepared::text(text), origin)

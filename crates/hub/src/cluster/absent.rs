@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use sinews_server::{KeyReplication, SubscriptionObserver};
+use sinews_server::KeyReplication;
 
 use self::command::{NodeCommand, NodeResults};
 use self::node::ClusterNode;
@@ -16,6 +16,7 @@ use crate::connections::ConnectionCounts;
 use crate::error::HubError;
 use crate::model::nodes::OtherNodes;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
+use crate::topics::subscribed::TopicObserver;
 
 /// A node of a cluster.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Cluster {
         match *self {}
     }
 
-    pub(crate) fn observer(&self) -> Arc<dyn SubscriptionObserver> {
+    pub(crate) fn observer(&self) -> Arc<dyn TopicObserver> {
         match *self {}
     }
 

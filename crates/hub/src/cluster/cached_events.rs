@@ -21,6 +21,7 @@ use super::pending::PendingWork;
 use super::times::{LOSS_MAX, RETURN_TIME};
 use crate::model::nodes::NodePublicationId;
 use crate::topics::HubTopics;
+use crate::topics::encoding::RetainedEvent;
 
 /// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
@@ -128,9 +129,9 @@ fn send_events_since(begin: Instant, cluster: &Cluster, hub: &HubTopics, now: In
     let age_max = now.saturating_duration_since(begin) + LOSS_MAX;
     let all = cluster.outbox.subjects.all();
     let mut bytes = 0;
-    for topic in hub.own_cached_events(age_max).into_iter().take(RESENT_MAX) {
+    for topic in hub.own_last_events(age_max).into_iter().take(RESENT_MAX) {
         // Workers publish meanwhile, so there may be a later event, or one that is under way to the other nodes.
-        hub.send_own_cached_event(&topic, |message, age| {
+        hub.send_own_last_event(&topic, |message, age| {
             bytes += message.payload().len();
             if bytes <= RESENT_BYTES_MAX {
                 let event = String::from_utf8_lossy(message.payload()).into_owned();
@@ -169,18 +170,18 @@ pub(super) fn exchange_events(
         if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
             // An answer may be older than the last one, or than the time limit: it follows the request. Later events have
             // arrived as publications, and stay.
-            hub.restore_cached_event(publisher, &topic, &message, origin, asked.elapsed() + age);
+            hub.restore_last_event(publisher, &topic, &message, origin, asked.elapsed() + age);
         }
     }
 }
 
 /// The last event of a cache channel on this node, for another one.
 pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
-    match hub.cached_event(topic) {
-        Some(((message, origin), age)) => json!({
+    match hub.last_event(topic) {
+        Some(RetainedEvent { message, origin, age }) => json!({
             "event": String::from_utf8_lossy(message.payload()),
             "age": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
-            "from": origin.map(|from| (format!("{:032x}", from.node), from.start, from.number, from.index)),
+            "from": origin.publication().map(|from| (format!("{:032x}", from.node), from.start, from.number, from.index)),
         }),
         None => Value::Null,
     }
@@ -214,6 +215,7 @@ mod tests {
     use crate::cluster::options::ClusterOptions;
     use crate::cluster::times::NODE_TIMEOUT;
     use crate::connections::ConnectionCounts;
+    use crate::hub::encodings;
     use crate::model::MessageContent;
     use crate::model::nodes::OtherNodes as _;
 
@@ -226,7 +228,7 @@ mod tests {
         cluster.connected(1 << 20, Instant::now(), Vec::new());
         let apps = Arc::new(LiveApps::default());
         apps.replace(&PusherApps::new([PusherApp::new("1", "key", "secret").with_topics("kept")]).unwrap());
-        let hub = HubTopics::default().with_apps(Arc::clone(&apps));
+        let hub = HubTopics::default().with_encodings(encodings(&apps));
         (Arc::new(cluster), apps, hub)
     }
 
@@ -311,7 +313,7 @@ mod tests {
         for number in 100..200 {
             sent(&cluster);
             let event = format!("event-{number}");
-            let publication = hub.lock_cache_channel(TOPIC);
+            let publication = hub.lock_last_event(TOPIC);
             apps.retain(&target, &Prepared::text(event.clone()), None);
             let (started, has_started) = sync_channel(0);
             thread::scope(|scope| {

@@ -160,11 +160,11 @@ impl CommandTarget<'_> {
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::RetainEvent { topic, event, age } => {
                 let (event, age) = (Prepared::text(event), Duration::from_millis(age));
-                self.hub.restore_cached_event(self.publisher, &topic, &event, None, age);
+                self.hub.restore_last_event(self.publisher, &topic, &event, None, age);
                 Value::Null
             }
             NodeCommand::CacheMiss { topic, is_requested } => {
-                self.hub.report_cache_miss(&topic, true, is_requested);
+                self.hub.report_missing_event(&topic, true, is_requested);
                 Value::Null
             }
             NodeCommand::AppConnections { app } => {
@@ -189,7 +189,9 @@ impl CommandTarget<'_> {
     }
 
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {
-        let Ok(mut scan) = TopicScan::new(filter) else { return json!({ "topics": [] }) };
+        let Ok(mut scan) = TopicScan::new(filter, self.hub.encodings()) else {
+            return json!({ "topics": [] });
+        };
         scan.set_after(after);
         let next = || {
             let mut names = scan.next(self.publisher);

@@ -11,6 +11,7 @@ use mio::{Interest, Registry, Token};
 use super::options::ClusterOptions;
 use super::protocol::{BrokerClient, BrokerEvent};
 use super::transport::{BrokerDial, BrokerTransport};
+use crate::background::Background;
 
 /// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -85,6 +86,7 @@ impl BrokerConnection {
     /// # Errors
     /// The reason.
     pub(super) fn start(
+        background: &Background,
         options: &ClusterOptions,
         own: Option<&str>,
         attempt: usize,
@@ -93,7 +95,8 @@ impl BrokerConnection {
         wake: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let registry = (registry.try_clone().map_err(|error| error.to_string())?, token);
-        let transport = BrokerTransport::Dialing(BrokerDial::start(&options.hosts, attempt, wake)?);
+        let transport =
+            BrokerTransport::Dialing(BrokerDial::start(background, &options.hosts, attempt, wake)?);
         let (host, now) = (String::new(), Instant::now());
         let begins = options.engine.client_begins();
         Ok(Self {
@@ -365,7 +368,9 @@ mod tests {
         let options = ClusterOptions::parse(&format!("nats://{}", listener.local_addr().unwrap())).unwrap();
         let mut poll = Poll::new().unwrap();
         let registry = poll.registry();
-        let mut connection = BrokerConnection::start(&options, None, 0, registry, Token(0), || {}).unwrap();
+        let background = Background::default();
+        let connection = BrokerConnection::start(&background, &options, None, 0, registry, Token(0), || {});
+        let mut connection = connection.unwrap();
         let mut events = Events::with_capacity(8);
         while !connection.establish().unwrap() {
             poll.poll(&mut events, Some(Duration::from_millis(1))).unwrap();

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use sinews_server::SubscriptionObserver;
 
 use super::outbox::Outbox;
-use crate::topics::subscribed::public_form;
+use crate::topics::subscribed::TopicObserver;
 
 /// The subscriptions of this node at the broker.
 #[derive(Debug)]
@@ -34,8 +33,8 @@ struct InterestState {
 /// Subscription to a topic or pattern.
 #[derive(Debug)]
 struct Interested {
-    /// Forms with subscribers, as a bit each; and the bit of a permanent subscription.
-    forms: u8,
+    /// Encodings with subscribers, as a bit each; and the bit of a permanent subscription.
+    encodings: u8,
     id: u64,
     /// The broker rejects the subscription.
     is_rejected: bool,
@@ -81,7 +80,7 @@ impl Interest {
     pub(super) fn len(&self) -> usize {
         let state = self.lock();
         let retained = self.retained.iter().filter_map(|pattern| state.names.get(&**pattern));
-        state.names.len() - retained.filter(|known| known.forms == PERMANENT).count()
+        state.names.len() - retained.filter(|known| known.encodings == PERMANENT).count()
     }
 
     /// Number of subscriptions that the broker rejects.
@@ -94,7 +93,7 @@ impl Interest {
         let mut state = self.lock();
         let name = state.by_id.get(&id)?.clone();
         let known = state.names.get_mut(&name)?;
-        let is_permanent = known.forms & PERMANENT != 0;
+        let is_permanent = known.encodings & PERMANENT != 0;
         let is_new = !std::mem::replace(&mut known.is_rejected, true);
         self.rejected.fetch_add(usize::from(is_new), Ordering::AcqRel);
         Some(RejectedSubscription { name, is_permanent })
@@ -113,16 +112,16 @@ impl Interest {
         self.subscribe(name, id);
     }
 
-    fn add(&self, name: &str, form: u8) {
+    fn add(&self, name: &str, encodings: u8) {
         let mut state = self.lock();
         if let Some(known) = state.names.get_mut(name) {
-            known.forms |= form;
+            known.encodings |= encodings;
             return;
         }
         state.last += 1;
         let id = FIRST + state.last;
         let shared: Arc<str> = name.into();
-        state.names.insert(Arc::clone(&shared), Interested { forms: form, id, is_rejected: false });
+        state.names.insert(Arc::clone(&shared), Interested { encodings, id, is_rejected: false });
         state.by_id.insert(id, shared);
         self.subscribe(name, id);
     }
@@ -134,11 +133,11 @@ impl Interest {
         }
     }
 
-    fn remove(&self, name: &str, form: u8) {
+    fn remove(&self, name: &str, encodings: u8) {
         let mut state = self.lock();
         let Some(known) = state.names.get_mut(name) else { return };
-        known.forms &= !form;
-        if known.forms != 0 {
+        known.encodings &= !encodings;
+        if known.encodings != 0 {
             return;
         }
         let (id, is_rejected) = (known.id, known.is_rejected);
@@ -163,17 +162,13 @@ pub(super) const THIS_NODE: u64 = 2;
 /// Ids up to this one are for the subjects of the node.
 const FIRST: u64 = 16;
 
-impl SubscriptionObserver for Interest {
-    fn subscribed(&self, name: &Arc<str>) {
-        if let Some((name, form)) = public_form(name) {
-            self.add(name, form);
-        }
+impl TopicObserver for Interest {
+    fn subscribed(&self, name: &str, encoding: u8) {
+        self.add(name, encoding);
     }
 
-    fn unsubscribed(&self, name: &Arc<str>) {
-        if let Some((name, form)) = public_form(name) {
-            self.remove(name, form);
-        }
+    fn unsubscribed(&self, name: &str, encoding: u8) {
+        self.remove(name, encoding);
     }
 }
 
@@ -186,7 +181,7 @@ mod tests {
     use crate::cluster::subject::Subjects;
 
     #[test]
-    fn broker_subscriptions_follow_the_subscribers_of_both_forms() {
+    fn broker_subscriptions_follow_the_subscribers_in_all_encodings() {
         let (kind, node) = (BrokerKind::Nats, NodeId { id: 1, start: 1 });
         let outbox = Arc::new(Outbox::new(kind, node, Subjects::new(kind, "p")));
         let interest = Interest::new(Arc::clone(&outbox), &["kept.>".to_owned()]);
@@ -195,7 +190,7 @@ mod tests {
             outbox.take(&mut out, 0);
             String::from_utf8(out).unwrap()
         };
-        interest.subscribed(&"j.a".into());
+        interest.subscribed("a", 1);
         assert_eq!(taken(), "", "the broker is away");
         interest.resume(100, &[("p.all", 1)]);
         let resumed = taken();
@@ -204,18 +199,18 @@ mod tests {
             lines.into_iter().collect::<Vec<_>>(),
             ["SUB p.all 1", "SUB p.t.a 18", "SUB p.t.kept.> 17"]
         );
-        for name in ["r.a", "j.b.*", "m.feed", "j.kept.>"] {
-            interest.subscribed(&name.into());
+        for (name, encoding) in [("a", 2), ("b.*", 1), ("kept.>", 1)] {
+            interest.subscribed(name, encoding);
         }
         assert_eq!(taken(), "SUB p.t.b.* 19\r\nPING\r\n");
-        for name in ["j.a", "j.a", "j.b.*", "j.kept.>", "j.unknown"] {
-            interest.unsubscribed(&name.into());
+        for name in ["a", "a", "b.*", "kept.>", "unknown"] {
+            interest.unsubscribed(name, 1);
         }
         assert_eq!(taken(), "UNSUB 19\r\n");
         assert_eq!(interest.len(), 1);
-        interest.unsubscribed(&"r.a".into());
+        interest.unsubscribed("a", 2);
         assert_eq!((taken(), interest.len()), ("UNSUB 18\r\n".to_owned(), 0), "nothing is only retained");
-        interest.subscribed(&"j.kept.>".into());
+        interest.subscribed("kept.>", 1);
         assert_eq!(interest.len(), 1);
     }
 
@@ -230,19 +225,19 @@ mod tests {
             outbox.take(&mut out, 0);
             String::from_utf8(out).unwrap()
         };
-        interest.subscribed(&"j.a".into());
+        interest.subscribed("a", 1);
         assert_eq!(taken(), "SUB p.t.a 18\r\nPING\r\n");
         assert_eq!(outbox.take_pings(None), [PingPurpose::Subscription(18)]);
         let rejected =
             |name: &str, is_permanent| Some(RejectedSubscription { name: name.into(), is_permanent });
         assert_eq!(interest.reject(18), rejected("a", false));
         assert_eq!((interest.reject(17), interest.rejected()), (rejected("kept.>", true), 2));
-        interest.subscribed(&"r.a".into());
+        interest.subscribed("a", 2);
         ["a", "b", "a"].into_iter().for_each(|name| interest.retry_rejected(name));
         assert_eq!((taken(), interest.rejected()), ("SUB p.t.a 18\r\nPING\r\n".to_owned(), 1));
         assert_eq!(interest.reject(18), rejected("a", false));
-        for name in ["j.a", "r.a"] {
-            interest.unsubscribed(&name.into());
+        for encoding in [1, 2] {
+            interest.unsubscribed("a", encoding);
         }
         assert_eq!((interest.rejected(), interest.reject(18)), (1, None), "it has ended");
         interest.resume(100, &[]);

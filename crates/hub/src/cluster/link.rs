@@ -219,7 +219,9 @@ impl ClusterLink {
         let waker = Arc::clone(cluster);
         let wake = move || waker.outbox.wake();
         let registry = self.poll.registry();
-        match BrokerConnection::start(&cluster.options, Some(&own), attempt, registry, SOCKET, wake) {
+        let policy = self.receiver.live.policy();
+        let (background, options) = (policy.background(), &cluster.options);
+        match BrokerConnection::start(background, options, Some(&own), attempt, registry, SOCKET, wake) {
             Ok(connection) => self.connection = Some(connection),
             Err(reason) => self.disconnect(&reason, now),
         }

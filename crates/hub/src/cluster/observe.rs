@@ -13,6 +13,7 @@ use super::nodes::Heartbeat;
 use super::options::ClusterOptions;
 use super::subject::Subjects;
 use super::times::HEARTBEAT;
+use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 
 impl ClusterNode {
@@ -44,7 +45,8 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
         let waker = Arc::clone(&waker);
         move || drop(waker.wake())
     };
-    let connection = BrokerConnection::start(options, None, 0, poll.registry(), Token(0), wake);
+    let (background, registry) = (Background::default(), poll.registry());
+    let connection = BrokerConnection::start(&background, options, None, 0, registry, Token(0), wake);
     let mut connection = connection.map_err(broker)?;
     let mut events = Events::with_capacity(8);
     loop {

@@ -97,7 +97,7 @@ impl Rejections {
         }
         let topics = Arc::new(std::mem::take(&mut self.topics));
         for (topic, reason) in &*topics {
-            hub.report_rejected_channel(publisher, topic, reason);
+            hub.report_rejected(publisher, topic, reason);
         }
         hub.connections().report_rejected(&topics);
     }

@@ -4,29 +4,31 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::thread;
 
 use futures_util::future::join_all;
 use mio::net::TcpStream;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use tokio::runtime::Builder;
+use rustls::{ClientConnection, StreamOwned};
+use tokio::time::timeout;
 
 use super::times::CONNECT_TIMEOUT;
-use crate::dial;
+use crate::background::Background;
+use crate::outgoing::dial;
+use crate::outgoing::http::client_config;
 
 /// An established connection, and its host.
 type Dialed = Result<(std::net::TcpStream, String), String>;
 
-/// A connection that a thread of its own opens, since the resolver may block.
+/// A connection that a background task opens.
 pub(super) struct BrokerDial(Receiver<Dialed>);
 
 impl BrokerDial {
     /// Starts to connect to the hosts, beginning with the next one in each attempt. `wake` is called at the end.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// The thread of the tasks cannot be started.
     pub(super) fn start(
+        background: &Background,
         hosts: &[String],
         attempt: usize,
         wake: impl FnOnce() + Send + 'static,
@@ -35,13 +37,13 @@ impl BrokerDial {
         let first = attempt.checked_rem(hosts.len()).unwrap_or(0);
         hosts.rotate_left(first);
         let (sender, receiver) = channel();
-        let dial = move || {
+        let dial = async move {
             // The link may have given up.
-            let _ = sender.send(open(hosts));
+            let _ = sender.send(open(hosts).await);
             wake();
         };
-        let spawned = thread::Builder::new().name("cluster-dial".to_owned()).spawn(dial);
-        spawned.map_err(|error| format!("thread that connects to the broker: {error}"))?;
+        let spawned = background.spawn("cluster-dial", dial);
+        spawned.map_err(|error| format!("task that connects to the broker: {error}"))?;
         Ok(Self(receiver))
     }
 
@@ -50,23 +52,15 @@ impl BrokerDial {
         match self.0.try_recv() {
             Ok(dialed) => Some(dialed),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err("the thread that connects has ended".to_owned())),
+            Err(TryRecvError::Disconnected) => Some(Err("the task that connects has ended".to_owned())),
         }
     }
 }
 
 /// Connects to the first address of the hosts that answers.
-fn open(hosts: Vec<String>) -> Dialed {
-    let runtime = Builder::new_current_thread().enable_io().enable_time().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let seconds = CONNECT_TIMEOUT.as_secs();
-    let dialed = runtime.block_on(async {
-        let late = format!("no connection to {} within {seconds} s", hosts.join(", "));
-        tokio::time::timeout(CONNECT_TIMEOUT, connect(hosts)).await.unwrap_or(Err(late))
-    });
-    // A resolver that still blocks keeps its own thread until it answers.
-    runtime.shutdown_background();
-    dialed
+async fn open(hosts: Vec<String>) -> Dialed {
+    let late = format!("no connection to {} within {} s", hosts.join(", "), CONNECT_TIMEOUT.as_secs());
+    timeout(CONNECT_TIMEOUT, connect(hosts)).await.unwrap_or(Err(late))
 }
 
 async fn connect(hosts: Vec<String>) -> Dialed {
@@ -111,13 +105,7 @@ impl BrokerTransport {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         let name = name.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(name).map_err(|error| format!("{host}: {error}"))?;
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        let config = config.with_root_certificates(roots).with_no_client_auth();
+        let config = client_config(None).map_err(|error| error.to_string())?;
         let session = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
         *self = Self::Tls(Box::new(StreamOwned::new(session, stream)));
         Ok(())
@@ -186,14 +174,19 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::dial::SilentAddress;
+    use crate::outgoing::dial::SilentAddress;
+
+    fn opened(host: &str) -> Dialed {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(open(vec![host.to_owned()]))
+    }
 
     #[test]
     fn silent_address_of_a_name_does_not_delay_an_attempt_to_its_timeout() {
         let (silent, live) = (SilentAddress::new(), TcpListener::bind("127.0.0.1:0").unwrap());
         let name = "broker.invalid:1";
         dial::name_addresses(name, &[silent.address, live.local_addr().unwrap()]);
-        let (stream, host) = open(vec![name.to_owned()]).unwrap();
+        let (stream, host) = opened(name).unwrap();
         assert_eq!((stream.peer_addr().unwrap(), &*host), (live.local_addr().unwrap(), name));
     }
 
@@ -202,19 +195,20 @@ mod tests {
         let (silent, live) = (SilentAddress::new(), TcpListener::bind("127.0.0.1:0").unwrap());
         let live = live.local_addr().unwrap().to_string();
         let hosts = [silent.address.to_string(), "name.invalid:1".to_owned(), live.clone()];
+        let background = Background::default();
         for attempt in 0..hosts.len() {
-            let dial = BrokerDial::start(&hosts, attempt, || {}).unwrap();
+            let dial = BrokerDial::start(&background, &hosts, attempt, || {}).unwrap();
             let end = Instant::now() + Duration::from_secs(60);
             let dialed = loop {
                 if let Some(dialed) = dial.take() {
                     break dialed;
                 }
                 assert!(Instant::now() < end);
-                thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             };
             assert_eq!(dialed.map(|(_, host)| host), Ok(live.clone()), "attempt {attempt}");
         }
-        let text = open(vec!["name.invalid:1".to_owned()]).unwrap_err();
+        let text = opened("name.invalid:1").unwrap_err();
         assert!(text.starts_with("name.invalid:1: "), "{text}");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sinews_server::{Monitor, Publisher};
 
+use crate::background::Periodic;
 use crate::node::ServerInfo;
-use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;

@@ -1,7 +1,6 @@
-//! The client of hooks: a thread that sends the requests of all workers, with limits.
+//! The client of hooks: a background task for each request of the workers, with limits.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -11,12 +10,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::Method;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::http::request::Builder;
 use parking_lot::{Mutex, MutexGuard};
+use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 use sinews_server::Request;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::time::{sleep, timeout_at};
+use tokio_rustls::TlsConnector;
 
 use super::circuit::{Circuit, CircuitChange};
 use super::detail::HookDetail;
@@ -25,26 +27,37 @@ pub(crate) use super::messages::HookReply;
 use super::metrics::{HookMetrics, HookResult};
 use super::queues::{HookBacklog, HookQueues, QueuedRequest};
 use crate::access::namespaces::ClientIdentity;
+use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::HookKind;
 use crate::model::problem::{Problem, code};
-use crate::outgoing::http::{HookCredentials, HookRequest, HookSendError, HookTransport};
+use crate::outgoing::http::{HttpClient, HttpError, SIGNATURE, signature, tls_connector};
 use crate::outgoing::options::{HookFailure, HookOptions, HookUrl, parse_url};
 
-/// Sends the requests to hooks. Dropping it ends its thread after the requests in progress.
+/// Sends the requests to hooks. Requests in progress continue when it is dropped.
 pub(crate) struct HookClient {
     options: HookOptions,
     /// By URL: those of the options, and during a reload those of the former options.
     endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
-    metrics: Arc<HookMetrics>,
-    /// The queues limit it.
-    jobs: UnboundedSender<HookJob>,
+    /// `None` without an `https` URL.
+    tls: Option<TlsConnector>,
+    sender: Arc<HookSender>,
+    /// The queues limit its tasks.
+    background: Background,
+}
+
+/// A request with everything that its attempts share.
+struct HookRequest {
+    kind: HookKind,
+    id: String,
+    body: Bytes,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// A URL, its connections, its circuit and its queues.
 struct Endpoint {
     url: String,
-    transport: HookTransport,
+    client: HttpClient,
     circuit: Circuit,
     queues: Arc<HookQueues>,
 }
@@ -100,7 +113,7 @@ impl PendingReply {
     /// Returns the answer, or wakes the waker when it arrives.
     pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<HookReply, HookFailed>> {
         let polled = Future::poll(Pin::new(&mut self.0), &mut Context::from_waker(waker));
-        // The thread of the client has ended.
+        // The hub has shut down.
         polled.map(|reply| reply.unwrap_or(Err(HookFailed::Unanswered)))
     }
 }
@@ -108,7 +121,7 @@ impl PendingReply {
 impl PendingReply {
     /// Waits for the answer.
     pub(crate) async fn wait(self) -> Result<HookReply, HookFailed> {
-        // The thread of the client has ended.
+        // The hub has shut down.
         self.0.await.unwrap_or(Err(HookFailed::Unanswered))
     }
 }
@@ -116,9 +129,10 @@ impl PendingReply {
 /// Time between two attempts.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// State that the thread of a client shares with its tasks.
+/// State that a client shares with its tasks.
 struct HookSender {
-    credentials: HookCredentials,
+    /// Signs the requests.
+    key: Option<hmac::Key>,
     metrics: Arc<HookMetrics>,
     timeout: Duration,
     retries: u32,
@@ -131,39 +145,37 @@ impl fmt::Debug for HookClient {
 }
 
 impl HookClient {
-    /// Starts the thread, for these URLs.
+    /// Starts a client for these URLs.
     ///
     /// # Errors
-    /// The invalid option, or why the thread cannot be started.
+    /// The invalid option, or why the thread of the tasks cannot be started.
     pub(crate) fn start<'a>(
         options: &'a HookOptions,
         urls: impl IntoIterator<Item = &'a str>,
         metrics: Arc<HookMetrics>,
+        background: &Background,
     ) -> Result<Arc<Self>, HubError> {
         options.check()?;
-        let (mut endpoints, mut needs_tls) = (HashMap::new(), false);
-        for url in urls {
-            let parsed = parse_url(url)?;
-            needs_tls |= parsed.is_tls;
-            endpoints.entry(url.to_owned()).or_insert_with(|| Endpoint::new(url, parsed, options));
-        }
-        let credentials =
-            HookCredentials::new(needs_tls, options.roots.as_deref(), options.signing_key.as_deref())?;
-        let (jobs, receiver) = unbounded_channel();
-        let sender = Arc::new(HookSender {
-            credentials,
-            metrics: Arc::clone(&metrics),
-            timeout: options.timeout,
-            retries: options.retries,
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         let fault = |error| HubError::caused(HubErrorKind::System, error).at("thread of hooks");
-        let runtime = runtime.map_err(fault)?;
-        let thread = std::thread::Builder::new().name("hooks".to_owned());
-        let spawned = thread.spawn(move || runtime.block_on(run(receiver, sender)));
-        spawned.map_err(fault)?;
-        let endpoints = Mutex::new(endpoints);
-        Ok(Arc::new(Self { options: options.clone(), endpoints, metrics, jobs }))
+        background.start().map_err(fault)?;
+        let parse = |url: &'a str| Ok((url, parse_url(url)?));
+        let urls = urls.into_iter().map(parse).collect::<Result<Vec<_>, HubError>>()?;
+        let needs_tls = urls.iter().any(|(_, parsed)| parsed.is_tls);
+        let tls = needs_tls.then(|| tls_connector(options.roots.as_deref())).transpose()?;
+        let endpoint = |(url, parsed): (&str, HookUrl)| {
+            (url.to_owned(), Endpoint::new(url, parsed, tls.clone(), options))
+        };
+        let endpoints = Mutex::new(urls.into_iter().map(endpoint).collect());
+        let key = options.signing_key.as_deref().map(|key| hmac::Key::new(hmac::HMAC_SHA256, key));
+        let (timeout, retries) = (options.timeout, options.retries);
+        let sender = Arc::new(HookSender { key, metrics, timeout, retries });
+        Ok(Arc::new(Self {
+            options: options.clone(),
+            endpoints,
+            tls,
+            sender,
+            background: background.clone(),
+        }))
     }
 
     pub(crate) fn options(&self) -> &HookOptions {
@@ -173,7 +185,7 @@ impl HookClient {
     /// Counts a call that is not passed on, if its client exceeds a rate.
     pub(crate) fn note_rejected_call(&self, problem: &Problem) {
         if problem.code == code::TOO_MANY {
-            self.metrics.record(HookKind::Rpc, HookResult::RateExceeded, None);
+            self.sender.metrics.record(HookKind::Rpc, HookResult::RateExceeded, None);
         }
     }
 
@@ -201,7 +213,7 @@ impl HookClient {
         if let Some(endpoint) = endpoints.get(url) {
             return Some(Arc::clone(endpoint));
         }
-        let endpoint = Endpoint::new(url, parse_url(url).ok()?, &self.options);
+        let endpoint = Endpoint::new(url, parse_url(url).ok()?, self.tls.clone(), &self.options);
         endpoints.insert(url.to_owned(), Arc::clone(&endpoint));
         Some(endpoint)
     }
@@ -223,7 +235,7 @@ impl HookClient {
         let (reply, receiver) = oneshot::channel();
         let pending = PendingReply(receiver);
         let Some(endpoint) = self.endpoint(url) else {
-            self.metrics.record(kind, HookResult::Failed, None);
+            self.sender.metrics.record(kind, HookResult::Failed, None);
             return pending;
         };
         // The content waits twice: with the action of the client, and in the body.
@@ -232,7 +244,7 @@ impl HookClient {
         let mut slot = match endpoint.queues.admit(kind, other + 2 * content) {
             Ok(slot) => slot,
             Err(full) => {
-                self.metrics.record(kind, HookResult::QueueFull, None);
+                self.sender.metrics.record(kind, HookResult::QueueFull, None);
                 if endpoint.queues.note_full(kind) {
                     let (hook, url) = (kind.name(), endpoint.shown_url());
                     tracing::warn!(hook, url, "requests to the hook fail: {full}");
@@ -248,25 +260,11 @@ impl HookClient {
         let id = format!("{:032x}", u128::from_be_bytes(id));
         let request = HookRequest { kind, id, body: Bytes::from(body), headers };
         let job = HookJob { endpoint, request, begin: Instant::now(), reply, slot };
-        // Without its thread, the receiver sees the end of the reply's sender.
-        let _ = self.jobs.send(job);
+        let sender = Arc::clone(&self.sender);
+        // After a shutdown, the receiver sees the end of the reply's sender.
+        let _ = self.background.spawn("hooks", async move { sender.execute(job).await });
         pending
     }
-}
-
-/// Sends jobs until the client is dropped.
-async fn run(mut jobs: UnboundedReceiver<HookJob>, sender: Arc<HookSender>) {
-    let (running, mut ended) = channel::<Infallible>(1);
-    while let Some(job) = jobs.recv().await {
-        let (sender, running) = (Arc::clone(&sender), running.clone());
-        tokio::spawn(async move {
-            sender.execute(job).await;
-            drop(running);
-        });
-    }
-    drop(running);
-    // Requests in progress are answered.
-    let _ = ended.recv().await;
 }
 
 impl HookSender {
@@ -311,14 +309,17 @@ impl HookSender {
     async fn attempt(&self, endpoint: &Endpoint, request: &HookRequest) -> Result<HookReply, HookFault> {
         let mut retries = self.retries;
         loop {
-            let error = match endpoint.transport.send(request, &self.credentials).await {
+            let sent = endpoint
+                .client
+                .send(Method::POST, request.body.clone(), |builder| self.add_headers(request, builder));
+            let error = match sent.await {
                 Ok((200..300, body)) => {
                     return HookReply::parse(request.kind, &body).map_err(HookFault::Failed);
                 }
                 Ok((status, _)) if is_of_the_request(status) => {
                     return Err(HookFault::Rejected(format!("status {status}")));
                 }
-                Ok((status, _)) => HookSendError {
+                Ok((status, _)) => HttpError {
                     text: format!("status {status}"),
                     is_unsent: false,
                     is_temporary: status >= 500 || status == 429,
@@ -334,6 +335,17 @@ impl HookSender {
             sleep(RETRY_DELAY).await;
         }
     }
+
+    fn add_headers(&self, request: &HookRequest, builder: Builder) -> Builder {
+        let mut builder = builder
+            .header(CONTENT_TYPE, "application/json")
+            .header("sinews-hook", request.kind.name())
+            .header("sinews-request-id", &request.id);
+        if let Some(key) = &self.key {
+            builder = builder.header(SIGNATURE, signature(key, &request.body));
+        }
+        request.headers.iter().fold(builder, |builder, (name, value)| builder.header(name, value))
+    }
 }
 
 /// Whether a client can cause a status by its request, such as 413. The others are about the application: it is slow, or
@@ -343,10 +355,10 @@ fn is_of_the_request(status: u16) -> bool {
 }
 
 impl Endpoint {
-    fn new(url: &str, parsed: HookUrl, options: &HookOptions) -> Arc<Self> {
-        let circuit = Circuit::new(options.circuit_failures, options.circuit_time);
-        let (transport, queues) = (HookTransport::new(parsed), HookQueues::new(options));
-        Arc::new(Self { url: url.to_owned(), transport, circuit, queues })
+    fn new(url: &str, parsed: HookUrl, tls: Option<TlsConnector>, options: &HookOptions) -> Arc<Self> {
+        let circuit = Circuit::new(options.circuit_failures, options.circuit_open_time);
+        let (client, queues) = (HttpClient::new(parsed, tls), HookQueues::new(options));
+        Arc::new(Self { url: url.to_owned(), client, circuit, queues })
     }
 
     /// The URL for the log: the query may have a secret.
@@ -388,13 +400,13 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::dial::answer_behind_silent_address;
     use crate::model::MessageContent;
+    use crate::outgoing::dial::answer_behind_silent_address;
 
     #[test]
     fn status_that_a_client_causes_is_an_answer_of_the_application() {
         let url = "http://app/";
-        let endpoint = Endpoint::new(url, parse_url(url).unwrap(), &HookOptions::new());
+        let endpoint = Endpoint::new(url, parse_url(url).unwrap(), None, &HookOptions::new());
         let note = |fault: fn(String) -> HookFault| {
             endpoint.note(HookKind::Publish, &Err(fault("status".to_owned())), Instant::now());
         };
@@ -421,14 +433,16 @@ mod tests {
     #[test]
     fn silent_address_of_the_name_does_not_delay_a_hook_to_its_timeout() {
         let (_silent, answering) = answer_behind_silent_address("hook.invalid:80", "{}");
-        let url = "http://hook.invalid/";
-        let client = HookClient::start(&HookOptions::new(), [url], Arc::default()).unwrap();
+        let (url, background) = ("http://hook.invalid/", Background::default());
+        let client = HookClient::start(&HookOptions::new(), [url], Arc::default(), &background).unwrap();
         let detail = HookDetail::Subscribe { topic: "a" };
         let reply = client.call(url, &detail, "", ClientIdentity::default(), Vec::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         assert!(runtime.block_on(reply.wait()).is_ok());
-        drop(client);
+        background.shut_down();
         answering.join().unwrap();
+        let reply = client.call(url, &detail, "", ClientIdentity::default(), Vec::new());
+        assert_eq!(runtime.block_on(reply.wait()).err(), Some(HookFailed::Unanswered), "after the shutdown");
     }
 
     #[test]
@@ -436,7 +450,8 @@ mod tests {
         // It accepts no connection, so that the request is in progress.
         let application = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", application.local_addr().unwrap());
-        let client = HookClient::start(&HookOptions::new(), [&*url], Arc::default()).unwrap();
+        let background = Background::default();
+        let client = HookClient::start(&HookOptions::new(), [&*url], Arc::default(), &background).unwrap();
         let content = MessageContent::Text("x".repeat(1000).into());
         let detail = HookDetail::Publish { topic: "a", content: &content };
         let headers = vec![(HeaderName::from_static("cookie"), HeaderValue::from_static("a=b"))];

@@ -10,6 +10,8 @@ use super::Hub;
 use crate::access::auth::Auth;
 use crate::access::auth::options::{AuthError, AuthOptions};
 use crate::access::hosts::HostRules;
+use crate::apps;
+use crate::apps::live::LiveApps;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
 use crate::error::HubError;
@@ -20,11 +22,12 @@ use crate::model::check_pattern;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
-use crate::protocol::pusher;
+use crate::protocol::{json, pusher, raw};
 use crate::session::backends::Backends;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
+use crate::topics::encoding::Encodings;
 
 /// The options of a [`Hub`].
 pub struct HubBuilder {
@@ -205,16 +208,16 @@ impl HubBuilder {
         self.resolve().map(drop)
     }
 
-    /// Checks the options. Returns the access policy, and the rules of the topics; the options of the streams get the
+    /// Checks the options. Returns the access policy, the encodings and the rules of the topics; the options of the streams get the
     /// durable topics of the namespaces.
-    fn resolve(&mut self) -> Result<(AccessPolicy, HubRules), BuildError> {
+    fn resolve(&mut self) -> Result<(AccessPolicy, Encodings, HubRules), BuildError> {
         let access = match self.access.take() {
             Some(access) => access,
             None => AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
         };
         let streams = &mut self.streams;
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
-        let keyed = streams.as_ref().map_or(&[][..], |options| &options.keyed_topics);
+        let keyed = streams.as_ref().map_or(&[][..], |options| &options.durable_keys);
         let compacted = streams.as_ref().map_or(&[][..], |options| &options.compacted);
         let patterns =
             self.history.iter().map(|(pattern, _)| pattern).chain(durable).chain(keyed).chain(compacted);
@@ -225,10 +228,12 @@ impl HubBuilder {
             let checked = pusher::check_prefix(prefix).map_err(HubError::setting);
             checked.map_err(BuildError::PusherPrefix)?;
         }
-        let rules = HubRules::new(access.namespaces(), &self.history, self.chat_history, streams.as_mut())
-            .map_err(BuildError::Namespace)?;
+        let (encodings, namespaces) = (encodings(access.live_apps()), access.namespaces());
+        let histories = &self.history;
+        let rules = HubRules::new(&encodings, namespaces, histories, self.chat_history, streams.as_mut());
+        let rules = rules.map_err(BuildError::Namespace)?;
         if let Some(streams) = streams {
-            if !streams.keyed_topics.is_empty() && streams.directory().is_none() {
+            if !streams.durable_keys.is_empty() && streams.directory().is_none() {
                 return Err(BuildError::KeysAtBroker);
             }
             check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
@@ -237,7 +242,7 @@ impl HubBuilder {
                 streams.shares_keys = true;
             }
         }
-        Ok((access, rules))
+        Ok((access, encodings, rules))
     }
 
     /// Builds the hub, and opens the directory of its streams.
@@ -245,12 +250,10 @@ impl HubBuilder {
     /// # Errors
     /// An option is invalid or contradicts another one, or the directory cannot be opened.
     pub fn build(mut self) -> Result<Hub, BuildError> {
-        let (access, built) = self.resolve()?;
+        let (access, encodings, built) = self.resolve()?;
         let streams = self.streams;
         let patterns = built.histories.patterns();
-        let topics = HubTopics::new(built.histories)
-            .with_durable(built.durable)
-            .with_apps(Arc::clone(access.live_apps()));
+        let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
         let mut cluster = None;
         if let Some(options) = self.cluster {
             let predecessor = self.predecessor_node.as_deref();
@@ -267,12 +270,14 @@ impl HubBuilder {
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
         let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
+        let background = access.background().clone();
+        let max_message = self.options.max_message;
         let store =
-            streams.map(|options| directory::open(options, self.options.max_message, self.has_predecessor));
+            streams.map(|options| directory::open(options, max_message, self.has_predecessor, &background));
         let webhooks = Arc::clone(access.webhooks());
         let store = store.transpose().map_err(BuildError::StreamDirectory)?;
         if let Some(directory) = directory {
-            let stored = access.revocations().store_in(&directory, self.has_predecessor);
+            let stored = access.revocations().store_in(&directory, self.has_predecessor, &background);
             stored.map_err(BuildError::StreamDirectory)?;
         }
         let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
@@ -288,6 +293,15 @@ impl HubBuilder {
             has_predecessor: self.has_predecessor,
         })
     }
+}
+
+/// Registers the encodings of all client protocols.
+pub(crate) fn encodings(apps: &Arc<LiveApps>) -> Encodings {
+    let mut encodings = Encodings::default();
+    encodings.register(json::encoding::encodings());
+    encodings.register(raw::encoding::encodings());
+    encodings.register(apps::encoding::encodings(apps));
+    encodings
 }
 
 /// The reason why a hub cannot be built.

@@ -7,7 +7,7 @@ use crate::access::namespaces::{Namespace, Namespaces};
 use crate::error::HubError;
 use crate::streams::follow;
 use crate::streams::options::StreamOptions;
-use crate::topics::TopicForm;
+use crate::topics::encoding::{EncodedTopics, Encodings, Positioning};
 
 /// The parts of namespaces that the builder of a hub needs.
 pub(crate) struct HubRules {
@@ -26,6 +26,7 @@ impl HubRules {
     /// # Errors
     /// The contradiction.
     pub(crate) fn new(
+        encodings: &Encodings,
         namespaces: &Namespaces,
         histories: &[(String, usize)],
         chat_messages: usize,
@@ -52,7 +53,7 @@ impl HubRules {
         let histories = PatternSet::new(retaining);
         let mut rules = Vec::new();
         for at in 0..list.len() {
-            add_rules(&list, at, &durable, &mut rules);
+            add_rules(encodings, &list, at, &durable, &mut rules);
         }
         Ok(Self { rules, histories, durable })
     }
@@ -83,7 +84,7 @@ pub(crate) fn check_compaction(namespaces: &Namespaces, streams: &StreamOptions)
             let option = if namespaces.list().iter().any(is_namespace) {
                 "durable namespaces (namespace.*.durable)"
             } else {
-                "durable topics (streams.topics)"
+                "durable topics (streams.durable_topics)"
             };
             return Err(HubError::setting(format!(
                 "{compacted:?} matches topics of {durable:?} of the {option}: a compacted stream rejects their \
@@ -120,7 +121,7 @@ fn durable_topics(
     merge(list, &mut streams.topics, &mut streams.exceptions, |it| &mut it.durable, why)?;
     let why = "the keyed topics of streams make its keys durable";
     let keyed_exceptions = &mut streams.keyed_exceptions;
-    merge(list, &mut streams.keyed_topics, keyed_exceptions, |it| &mut it.durable_keys, why)?;
+    merge(list, &mut streams.durable_keys, keyed_exceptions, |it| &mut it.durable_keys, why)?;
     let switches = list.iter().filter_map(|known| Some((known.pattern.clone(), known.durable?)));
     Ok(PatternSet::new(switches))
 }
@@ -169,23 +170,33 @@ fn add_chat(list: &mut Vec<Namespace>, messages: usize) {
     }
 }
 
-/// Adds the rules of a namespace, one for each form of its topics.
-fn add_rules(list: &[Namespace], at: usize, durable: &PatternSet, rules: &mut Vec<TopicRule>) {
+/// Adds the rules of a namespace, one for each encoding of its topics.
+fn add_rules(
+    encodings: &Encodings,
+    list: &[Namespace],
+    at: usize,
+    durable: &PatternSet,
+    rules: &mut Vec<TopicRule>,
+) {
     let namespace = &list[at];
     let pattern = &*namespace.pattern;
-    let slow_rule = |form: TopicForm, slow: &Option<SlowConsumer>| {
-        let rule = TopicRule::new(form.topic(pattern));
+    let slow_rule = |encoded: EncodedTopics, slow: &Option<SlowConsumer>| {
+        let rule = TopicRule::new(encoded.topic(pattern));
         match slow {
-            Some(slow) => rule.with_slow_consumer(slow.clone()),
-            None => rule,
+            Some(slow) if encoded.is_shared() => rule.with_slow_consumer(slow.clone()),
+            _ => rule,
         }
     };
+    let encoded = encodings.iter().map(|registered| registered.topics);
+    let (positioned, plain): (Vec<_>, Vec<_>) =
+        encoded.partition(|encoded| encoded.positioning() != Positioning::None);
     if namespace.slow_consumer.is_some() {
-        rules.push(slow_rule(TopicForm::Plain, &namespace.slow_consumer).with_inheritance());
+        let plain = plain.into_iter().filter(|encoded| encoded.is_shared());
+        rules.extend(plain.map(|encoded| slow_rule(encoded, &namespace.slow_consumer).with_inheritance()));
     }
     if durable.is_on(pattern) {
         // Its own namespace, or a less specific one, makes it durable.
-        return rules.extend([follow::rule(pattern), follow::event_rule(pattern)]);
+        return rules.extend(positioned.into_iter().map(|encoded| follow::rule(encoded, pattern)));
     }
     let history = |rule: TopicRule, messages: Option<usize>, namespace: &Namespace| match messages {
         None => rule,
@@ -201,15 +212,12 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSet, rules: &mut Ve
     };
     let is_exception = namespace.durable == Some(false);
     if !is_exception {
-        if namespace.slow_consumer.is_some() || namespace.history.is_some() {
-            let rule = slow_rule(TopicForm::Framed, &namespace.slow_consumer).with_inheritance();
-            // The plain form has no positions.
-            rules.push(history(rule, namespace.history, namespace));
-        }
-        if namespace.history.is_some() {
-            // A client of an app cannot notice a dropped event, so that its connection is closed.
-            let rule = TopicRule::new(TopicForm::RecoverableEvent.topic(pattern)).with_inheritance();
-            rules.push(history(rule, namespace.history, namespace));
+        for encoded in positioned {
+            let has_slow_rule = encoded.is_shared() && namespace.slow_consumer.is_some();
+            if has_slow_rule || namespace.history.is_some() {
+                let rule = slow_rule(encoded, &namespace.slow_consumer).with_inheritance();
+                rules.push(history(rule, namespace.history, namespace));
+            }
         }
         return;
     }
@@ -217,8 +225,8 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSet, rules: &mut Ve
     let around =
         || list[at..].iter().filter(|other| covers(&other.pattern, pattern) && other.durable != Some(true));
     let slow = around().find_map(|other| other.slow_consumer.clone());
-    let events = TopicRule::new(TopicForm::RecoverableEvent.topic(pattern));
-    for rule in [slow_rule(TopicForm::Framed, &slow), events] {
+    for encoded in positioned {
+        let rule = slow_rule(encoded, &slow);
         rules.push(match around().find(|other| other.history.is_some()) {
             Some(other) => history(rule, other.history, other),
             None => rule.without_history(),
@@ -228,7 +236,10 @@ fn add_rules(list: &[Namespace], at: usize, durable: &PatternSet, rules: &mut Ve
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::hub::encodings;
 
     fn rules(
         namespaces: Vec<Namespace>,
@@ -238,9 +249,11 @@ mod tests {
         let histories: Vec<_> =
             histories.iter().map(|(pattern, count)| ((*pattern).to_owned(), *count)).collect();
         let mut streams = durable.map(|patterns| {
-            StreamOptions::in_directory("a").with_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
+            StreamOptions::in_directory("a")
+                .with_durable_topics(patterns.iter().map(|&pattern| pattern.to_owned()))
         });
-        let rules = HubRules::new(&Namespaces::new(namespaces).unwrap(), &histories, 100, streams.as_mut())?;
+        let (encodings, namespaces) = (encodings(&Arc::default()), Namespaces::new(namespaces).unwrap());
+        let rules = HubRules::new(&encodings, &namespaces, &histories, 100, streams.as_mut())?;
         Ok((rules, streams))
     }
 
@@ -251,7 +264,7 @@ mod tests {
         for (topic, on) in [("a.x", true), ("a.b", false), ("c", true), ("d", false)] {
             assert_eq!(rules.histories.is_on(topic), on, "{topic}");
         }
-        assert_eq!(rules.rules.len(), 8, "two forms have positions, also of the chat's rooms");
+        assert_eq!(rules.rules.len(), 8, "two encodings have positions, also of the chat's rooms");
     }
 
     #[test]
@@ -268,7 +281,7 @@ mod tests {
         assert_eq!(is_on(vec![], &[], None), (true, false, 2));
         assert_eq!(is_on(vec![Namespace::new(">").with_history(0)], &[], None), (false, false, 2));
         assert_eq!(is_on(vec![], &[("sinews.>", 5)], None), (true, true, 2));
-        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 2), "two forms have positions");
+        assert_eq!(is_on(vec![], &[], Some(&[">"])), (false, false, 2), "two encodings have positions");
         // Other namespaces decide other topics, or other options.
         assert_eq!(
             is_on(vec![Namespace::new("sinews.chat.lobby").with_history(0)], &[], None),
@@ -302,20 +315,22 @@ mod tests {
             Namespace::new("a.b.>").with_durable_keys(false),
             Namespace::new("d").with_durable_keys(true).with_history(3),
         ];
-        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a.>".to_owned()]);
+        let mut streams = StreamOptions::in_directory("a").with_durable_keys(["a.>".to_owned()]);
         let namespaces = Namespaces::new(namespaces).unwrap();
-        let rules = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).unwrap();
+        let encodings = encodings(&Arc::default());
+        let rules = HubRules::new(&encodings, &namespaces, &[], 0, Some(&mut streams)).unwrap();
         assert!(rules.histories.is_on("d"), "messages are independent of keys");
         let keyed = streams.keyed();
         for (topic, on) in [("a.x", true), ("a.b.c", false), ("d", true), ("e", false)] {
             assert_eq!(keyed.is_on(topic), on, "{topic}");
         }
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(false)]).unwrap();
-        let mut streams = StreamOptions::in_directory("a").with_keyed_topics(["a".to_owned()]);
-        let error = HubRules::new(&namespaces, &[], 0, Some(&mut streams)).err().unwrap().to_string();
+        let mut streams = StreamOptions::in_directory("a").with_durable_keys(["a".to_owned()]);
+        let error =
+            HubRules::new(&encodings, &namespaces, &[], 0, Some(&mut streams)).err().unwrap().to_string();
         assert!(error.contains("make its keys durable"), "{error}");
         let namespaces = Namespaces::new([Namespace::new("a").with_durable_keys(true)]).unwrap();
-        let error = HubRules::new(&namespaces, &[], 0, None).err().unwrap().to_string();
+        let error = HubRules::new(&encodings, &namespaces, &[], 0, None).err().unwrap().to_string();
         assert!(error.contains("durable keys need streams"), "{error}");
     }
 

@@ -1,5 +1,7 @@
 //! Publications of a thread beside the workers, while a worker is busy.
 
+mod encoding;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -212,7 +214,7 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
     let from = |number| NodePublicationId { node: 7, start: 1, number, index: 0 };
     let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
     let restored = Prepared::text(event(last + 2));
-    topics.restore_cached_event(publisher, "kept.cache-a", &restored, Some(from(5)), Duration::ZERO);
+    topics.restore_last_event(publisher, "kept.cache-a", &restored, Some(from(5)), Duration::ZERO);
     for (number, origin) in [(last + 1, 4), (last + 2, 5), (last + 3, 6)] {
         let content = MessageContent::Event(event(number).into());
         let content = (&content).into();

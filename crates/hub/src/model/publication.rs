@@ -132,6 +132,15 @@ impl<'a> PublishedContent<'a> {
         }
     }
 
+    /// Returns the socket that does not receive an event of an app's server. Publications of other protocols exclude none, and are
+    /// not parsed.
+    pub(crate) fn excluded_socket(&self) -> Option<u128> {
+        match self {
+            Self::Message(MessageContent::Event(_), _) | Self::Event(..) => self.event().socket_id,
+            Self::Message(..) => None,
+        }
+    }
+
     pub(crate) fn event(&self) -> &Event<'a> {
         match self {
             Self::Message(message, event) => event.get_or_init(|| Event::from_content(message)),

@@ -1,4 +1,4 @@
-//! Requests to the application: connections, TLS, signatures and one exchange. Hooks and webhooks share it.
+//! The HTTP client of hooks, webhooks and key sets: connections, TLS, limits of answers, and signatures.
 
 use std::fmt::Write as _;
 use std::io;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, HOST, USER_AGENT};
 use hyper::http::request::Builder;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request};
@@ -21,12 +21,12 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use sinews_server::describe_pem_error;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use crate::dial;
 use crate::error::{HubError, HubErrorKind};
-use crate::model::HookKind;
 use crate::outgoing::addresses::is_public;
+use crate::outgoing::dial::{self, NameLookup};
 use crate::outgoing::options::HookUrl;
 
 /// How to permit addresses that are not public. Only webhooks of apps need it.
@@ -47,7 +47,7 @@ const IDLE_CONNECTIONS_MAX: usize = 64;
 
 /// Failed request.
 #[derive(Debug)]
-pub(crate) struct HookSendError {
+pub(crate) struct HttpError {
     pub(crate) text: String,
     /// The application has not received the request.
     pub(crate) is_unsent: bool,
@@ -55,41 +55,18 @@ pub(crate) struct HookSendError {
     pub(crate) is_temporary: bool,
 }
 
-/// A request with everything that its attempts share.
-pub(crate) struct HookRequest {
-    pub(crate) kind: HookKind,
-    pub(crate) id: String,
-    pub(crate) body: Bytes,
-    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-}
-
-/// Connections to the application's URL.
-#[derive(Debug)]
-pub(crate) struct HookTransport {
-    url: HookUrl,
-    idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
-}
-
-/// State of all requests.
-pub(crate) struct HookCredentials {
-    tls: Option<TlsConnector>,
-    key: Option<hmac::Key>,
-}
-
-impl HookCredentials {
-    /// Prepares TLS, if a URL needs it, and the signatures.
-    ///
-    /// # Errors
-    /// No certificate is trusted.
-    pub(crate) fn new(
-        needs_tls: bool,
-        roots: Option<&[CertificateDer<'static>]>,
-        secret: Option<&[u8]>,
-    ) -> Result<Self, HubError> {
-        let tls = needs_tls.then(|| tls_connector(roots)).transpose()?;
-        let key = secret.map(|secret| hmac::Key::new(hmac::HMAC_SHA256, secret));
-        Ok(Self { tls, key })
+impl HttpError {
+    fn temporary(text: String, is_unsent: bool) -> Self {
+        Self { text, is_unsent, is_temporary: true }
     }
+}
+
+/// The client of one URL, with its idle connections.
+pub(crate) struct HttpClient {
+    url: HookUrl,
+    tls: Option<TlsConnector>,
+    lookup: NameLookup,
+    idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
 }
 
 /// The value of `Sinews-Signature`: the time, and the HMAC-SHA256 of the time, a dot and the body.
@@ -129,7 +106,11 @@ pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'sta
     Ok(roots)
 }
 
-fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, HubError> {
+/// The options of TLS that trusts these certificates; `None` for those that the system trusts.
+///
+/// # Errors
+/// No certificate is trusted.
+pub(crate) fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, HubError> {
     let fault = |error: rustls::Error| HubError::caused(HubErrorKind::Certificates, error);
     let mut store = RootCertStore::empty();
     match roots {
@@ -155,52 +136,68 @@ fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConf
 /// The types of answers: JSON, and key sets (RFC 7517 section 8.5.2).
 const ACCEPTED: &str = "application/json, application/jwk-set+json";
 
-impl HookTransport {
-    pub(crate) fn new(url: HookUrl) -> Self {
-        Self { url, idle: Mutex::default() }
+impl HttpClient {
+    /// Creates a client of a URL, with the TLS that it needs if its scheme is `https`.
+    pub(crate) fn new(url: HookUrl, tls: Option<TlsConnector>) -> Self {
+        // An IPv6 address has brackets.
+        let HookUrl { host, port, .. } = &url;
+        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        Self { url, tls, lookup: NameLookup::new(name), idle: Mutex::default() }
     }
 
-    /// Sends a request; returns the status and the body of the answer.
+    /// Creates a client that trusts these certificates; `None` for those that the system trusts.
+    ///
+    /// # Errors
+    /// No certificate is trusted.
+    pub(crate) fn trusting(
+        url: HookUrl,
+        roots: Option<&[CertificateDer<'static>]>,
+    ) -> Result<Self, HubError> {
+        let tls = url.is_tls.then(|| tls_connector(roots)).transpose()?;
+        Ok(Self::new(url, tls))
+    }
+
+    /// Sends a request as [`send`](Self::send) does, and waits for the answer this long.
+    pub(crate) async fn send_within(
+        &self,
+        limit: Duration,
+        method: Method,
+        body: Bytes,
+        headers: impl FnOnce(Builder) -> Builder,
+    ) -> Result<(u16, Bytes), HttpError> {
+        let late = |_| Err(HttpError::temporary(format!("no answer within {limit:?}"), false));
+        timeout(limit, self.send(method, body, headers)).await.unwrap_or_else(late)
+    }
+
+    /// Sends a request; returns the status and the body of the answer, of at most 1 MiB. Redirects are not followed. `headers`
+    /// adds to the headers of all requests when there is a connection.
     pub(crate) async fn send(
         &self,
-        request: &HookRequest,
-        credentials: &HookCredentials,
-    ) -> Result<(u16, Bytes), HookSendError> {
-        self.exchange(credentials.tls.as_ref(), || self.build(request, credentials)).await
-    }
-
-    /// Sends a request that is built when there is a connection; returns the status and the body of the answer, of at most
-    /// 1 MiB. Redirects are not followed.
-    pub(crate) async fn exchange(
-        &self,
-        tls: Option<&TlsConnector>,
-        build: impl FnOnce() -> Result<Request<Full<Bytes>>, String>,
-    ) -> Result<(u16, Bytes), HookSendError> {
+        method: Method,
+        body: Bytes,
+        headers: impl FnOnce(Builder) -> Builder,
+    ) -> Result<(u16, Bytes), HttpError> {
         let mut sender = match self.take_idle() {
             Some(sender) => sender,
-            None => self.connect(tls).await.map_err(|text| HookSendError {
-                text,
-                is_unsent: true,
-                is_temporary: true,
-            })?,
+            None => self.connect().await.map_err(|text| HttpError::temporary(text, true))?,
         };
-        let built = build().map_err(|text| HookSendError { text, is_unsent: true, is_temporary: false })?;
-        let fault = |error: hyper::Error| HookSendError {
-            is_unsent: error.is_canceled(),
-            is_temporary: true,
+        let request = headers(self.request(method)).body(Full::new(body));
+        let invalid = |error: hyper::http::Error| HttpError {
             text: error.to_string(),
+            is_unsent: true,
+            is_temporary: false,
         };
-        let answer = sender.send_request(built).await.map_err(fault)?;
+        let fault = |error: hyper::Error| HttpError::temporary(error.to_string(), error.is_canceled());
+        let answer = sender.send_request(request.map_err(invalid)?).await.map_err(fault)?;
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await.map_err(|error| {
-            HookSendError { text: format!("answer: {error}"), is_unsent: false, is_temporary: true }
-        })?;
+        let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+        let body = body.map_err(|error| HttpError::temporary(format!("answer: {error}"), false))?;
         self.return_idle(sender);
         Ok((status, body.to_bytes()))
     }
 
     /// Begins a request to the URL. All answers are JSON; without `Accept`, frameworks answer errors by pages or redirects.
-    pub(crate) fn request(&self, method: Method) -> Builder {
+    fn request(&self, method: Method) -> Builder {
         Request::builder()
             .method(method)
             .uri(self.url.path.clone())
@@ -209,26 +206,7 @@ impl HookTransport {
             .header(ACCEPT, ACCEPTED)
     }
 
-    fn build(
-        &self,
-        request: &HookRequest,
-        credentials: &HookCredentials,
-    ) -> Result<Request<Full<Bytes>>, String> {
-        let mut builder = self
-            .request(Method::POST)
-            .header(CONTENT_TYPE, "application/json")
-            .header("sinews-hook", request.kind.name())
-            .header("sinews-request-id", &request.id);
-        if let Some(key) = &credentials.key {
-            builder = builder.header(SIGNATURE, signature(key, &request.body));
-        }
-        for (name, value) in &request.headers {
-            builder = builder.header(name, value);
-        }
-        builder.body(Full::new(request.body.clone())).map_err(|error| error.to_string())
-    }
-
-    async fn connect(&self, tls: Option<&TlsConnector>) -> Result<SendRequest<Full<Bytes>>, String> {
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, String> {
         let HookUrl { host, port, .. } = &self.url;
         let stream = self.connect_tcp().await;
         let stream = stream.map_err(|error| format!("connect to {host}:{port}: {error}"))?;
@@ -237,17 +215,14 @@ impl HookTransport {
         if !self.url.is_tls {
             return start(TokioIo::new(stream)).await;
         }
-        let tls = tls.ok_or("TLS is not prepared; retry")?;
+        let tls = self.tls.as_ref().ok_or("TLS is not prepared; retry")?;
         let name = ServerName::try_from(host.clone()).map_err(|error| error.to_string())?;
         let stream = tls.connect(name, stream).await.map_err(|error| format!("TLS with {host}: {error}"))?;
         start(TokioIo::new(stream)).await
     }
 
     async fn connect_tcp(&self) -> io::Result<TcpStream> {
-        let HookUrl { host, port, .. } = &self.url;
-        // An IPv6 address has brackets.
-        let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let mut permitted = dial::resolve(&name).await?;
+        let mut permitted = self.lookup.addresses().await?;
         // The addresses that were checked are those that are used: a name may have others a moment later.
         permitted.retain(|address| !self.url.is_public_only || is_public(address.ip()));
         if permitted.is_empty() && self.url.is_public_only {
@@ -297,9 +272,9 @@ mod tests {
     /// The requests of hooks, webhooks and key sets begin with these headers.
     #[test]
     fn requests_accept_json_and_key_sets_only() {
-        let transport = HookTransport::new(HookUrl::parse("url", "http://localhost/hook").unwrap());
+        let client = HttpClient::new(HookUrl::parse("url", "http://localhost/hook").unwrap(), None);
         for method in [Method::GET, Method::POST] {
-            let request = transport.request(method).body(()).unwrap();
+            let request = client.request(method).body(()).unwrap();
             let accepted: Vec<_> = request.headers().get_all(ACCEPT).iter().collect();
             assert_eq!(accepted, ["application/json, application/jwk-set+json"]);
         }
@@ -313,7 +288,7 @@ mod tests {
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
         let parse = || HookUrl::parse("url", &url).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let connect = |url| runtime.block_on(HookTransport::new(url).connect(None)).map(drop);
+        let connect = |url| runtime.block_on(HttpClient::new(url, None).connect()).map(drop);
         let text = connect(parse().public_only("url").unwrap()).unwrap_err();
         assert!(text.ends_with("no address is public: set webhook_private to permit it"), "{text}");
         assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection");

@@ -30,7 +30,7 @@ pub struct HookOptions {
     pub(crate) retries: u32,
     pub(crate) headers: Vec<HeaderName>,
     pub(crate) circuit_failures: u32,
-    pub(crate) circuit_time: Duration,
+    pub(crate) circuit_open_time: Duration,
     /// Calls a second of a connection, and of a user.
     pub(crate) call_rates: [u32; 2],
     /// `None`: the certificates that the system trusts.
@@ -76,7 +76,7 @@ impl Default for HookOptions {
             retries: 1,
             headers: Vec::new(),
             circuit_failures: 10,
-            circuit_time: Duration::from_secs(10),
+            circuit_open_time: Duration::from_secs(10),
             call_rates: [200, 1_000],
             roots: None,
         }
@@ -217,7 +217,7 @@ impl HookOptions {
     /// answer. Default: 10 failures, 10 s.
     #[must_use]
     pub fn with_circuit(mut self, failures: u32, time: Duration) -> Self {
-        (self.circuit_failures, self.circuit_time) = (failures, time);
+        (self.circuit_failures, self.circuit_open_time) = (failures, time);
         self
     }
 

@@ -4,7 +4,7 @@ use sinews_server::{Context, Request};
 
 use crate::admission::HandshakeRejection;
 use crate::model;
-use crate::topics::TopicForm;
+use crate::topics::encoding::EncodedTopics;
 
 /// Topics and patterns in `datagrams` of one session.
 const DATAGRAM_TOPICS_MAX: usize = 64;
@@ -34,8 +34,8 @@ pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, Hand
 }
 
 /// Sends the publications of topics to a client as datagrams.
-pub(crate) fn deliver_datagrams(form: TopicForm, topics: Vec<String>, cx: &mut Context<'_>) {
+pub(crate) fn deliver_datagrams(encoded: EncodedTopics, topics: Vec<String>, cx: &mut Context<'_>) {
     for topic in topics {
-        cx.deliver_datagrams(&form.topic(&topic));
+        cx.deliver_datagrams(&encoded.topic(&topic));
     }
 }

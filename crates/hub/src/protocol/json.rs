@@ -2,6 +2,7 @@
 
 mod commands;
 mod durable;
+pub(crate) mod encoding;
 mod ending;
 mod history;
 mod hooks;
@@ -50,7 +51,8 @@ use crate::policy::LivePolicy;
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
-use crate::topics::{HubTopics, TopicForm};
+use crate::topics::HubTopics;
+use crate::topics::encoding::MESSAGES;
 
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";
@@ -431,9 +433,9 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> usize {
         if self.joined.set_subscribed(topic, true) {
-            self.hub.count_subscriber(TopicForm::Framed);
+            self.hub.count_subscriber(MESSAGES);
         } else {
-            self.hub.add_subscriber(cx, TopicForm::Framed, topic);
+            self.hub.add_subscriber(cx, MESSAGES, topic);
         }
         self.hub.retry_rejected(topic);
         let presence = PresenceDetail::None;
@@ -492,7 +494,7 @@ impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
         self.register(path, cx);
-        deliver_datagrams(TopicForm::Framed, std::mem::take(&mut self.datagram_topics), cx);
+        deliver_datagrams(MESSAGES, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
             self.subscribe_to_assigned(cx);
@@ -517,7 +519,7 @@ impl Handler for JsonClient {
             return cx.report_later(missed);
         }
         let mut message = json!({ "op": "dropped", "messages": missed.messages() });
-        let name = |topic| if missed.is_presence() { Some(topic) } else { TopicForm::name(topic) };
+        let name = |topic| if missed.is_presence() { Some(topic) } else { MESSAGES.name(topic) };
         if let Some(topic) = missed.topic().and_then(name) {
             message["topic"] = json!(topic);
         }
@@ -580,7 +582,7 @@ impl Handler for JsonClient {
         self.hooks = None;
         self.streams.close();
         for subscription in std::mem::take(&mut self.subscriptions) {
-            self.hub.remove_subscriber(cx, TopicForm::Framed, &subscription.topic);
+            self.hub.remove_subscriber(cx, MESSAGES, &subscription.topic);
         }
     }
 }

@@ -45,7 +45,8 @@ pub(crate) fn add_to(
     if let Some(bytes) = options.pusher_recovery_bytes {
         apps.recoveries.set_max(bytes);
     }
-    let services = Arc::new(PusherServices { hub: Arc::clone(hub), store: backends.store.clone() });
+    let (hub, store) = (Arc::clone(hub), backends.store.clone());
+    let services = Arc::new(PusherServices { apps: Arc::clone(&apps), hub, store });
     let prefix = options.pusher_prefix.as_deref();
     let route = |read: fn(&LiveApps, &sinews_server::Request<'_>) -> AppHandshake| {
         let (apps, services) = (Arc::clone(&apps), Arc::clone(&services));

@@ -1,6 +1,7 @@
 //! `WS /topics/{name}`: messages are the payloads themselves.
 
 mod appender;
+pub(crate) mod encoding;
 mod hooks;
 
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 
 use self::appender::TopicAppender;
+use self::encoding::PAYLOADS;
 use self::hooks::RawHooks;
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::access::namespaces::ConnectionRates;
@@ -23,7 +25,7 @@ use crate::policy::{LivePolicy, log_changed_rights};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::session::client_message;
 use crate::streams::service::StreamService;
-use crate::topics::{self, HubTopics, TopicForm};
+use crate::topics::{self, HubTopics};
 
 /// The subprotocol of sockets whose messages are the payloads themselves. Browsers that pass a token in the list of
 /// subprotocols need a second entry that the server can select.
@@ -143,10 +145,10 @@ impl TopicClient {
     }
 
     fn subscribe(&mut self, cx: &mut Context<'_>) {
-        match cx.subscribe(&TopicForm::Plain.topic(&self.topic)) {
+        match cx.subscribe(&PAYLOADS.topic(&self.topic)) {
             Ok(()) => {
                 self.joined = true;
-                self.hub.add_subscriber(cx, TopicForm::Plain, &self.topic);
+                self.hub.add_subscriber(cx, PAYLOADS, &self.topic);
                 self.hub.retry_rejected(&self.topic);
                 if let Some(stream) = &mut self.stream {
                     stream.open(&self.topic, cx);
@@ -192,7 +194,7 @@ impl Handler for TopicClient {
         self.connection =
             Some(registry.register(ConnectionPath::Topic, &self.rights, cx.subscriber_id(), cx.waker()));
         self.live.policy().close_if_revoked(&self.rights, cx);
-        deliver_datagrams(TopicForm::Plain, std::mem::take(&mut self.datagram_topics), cx);
+        deliver_datagrams(PAYLOADS, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {
             self.begin(cx);
         }
@@ -237,7 +239,7 @@ impl Handler for TopicClient {
             connection.end(closed);
         }
         if std::mem::take(&mut self.joined) {
-            self.hub.remove_subscriber(cx, TopicForm::Plain, &self.topic);
+            self.hub.remove_subscriber(cx, PAYLOADS, &self.topic);
         }
     }
 

@@ -79,7 +79,14 @@ mod tests {
         let config = StreamsConfig::default().with_writers(0).with_max_pending(4_096);
         let (streams, _) = Streams::open(directory.path(), config).unwrap();
         let rules = CreationRules::default();
-        let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+        let store = StreamService::new(
+            StreamConfig::default(),
+            Default::default(),
+            1 << 20,
+            None,
+            rules,
+            Default::default(),
+        );
         store.install(streams.clone());
         let [a, b] = ["a", "b"].map(|name| streams.create(name, &StreamConfig::default()).unwrap());
         let (small, large) = (records(10), records(2_500));

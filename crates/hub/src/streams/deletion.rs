@@ -1,26 +1,23 @@
 //! Deletion of streams: on request, and after disuse.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use futures_channel::oneshot;
+use futures_util::FutureExt as _;
 use sinews_stream::{DeleteError, Streams};
+use tokio::sync::Semaphore;
 
 use super::service::StreamService;
 use crate::access::auth::{Action, Rights};
+use crate::background::Periodic;
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
-use crate::periodic::Periodic;
 
-/// Concurrent deletions: each one waits for the disk on a thread of its own.
+/// Concurrent deletions: each one waits for the disk on a thread of the pool.
 const DELETIONS_MAX: usize = 16;
 
-static DELETIONS: AtomicUsize = AtomicUsize::new(0);
+static DELETIONS: Semaphore = Semaphore::const_new(DELETIONS_MAX);
 
 impl StreamService {
     /// Checks whether a stream may be deleted.
@@ -37,26 +34,30 @@ impl StreamService {
         Ok(())
     }
 
-    /// Deletes a stream on a thread of its own, because it waits for the disk. Appends and reads fail with 410 from
-    /// then on, groups are forgotten, and subscribers of a topic are notified of its new epoch.
-    pub(crate) fn delete(self: &Arc<Self>, name: &str) -> Result<Deletion, Problem> {
-        if DELETIONS.fetch_add(1, Ordering::AcqRel) >= DELETIONS_MAX {
-            DELETIONS.fetch_sub(1, Ordering::AcqRel);
+    /// Deletes a stream on the pool, because it waits for the disk. Appends and reads fail with 410 from then on, groups are
+    /// forgotten, and subscribers of a topic are notified of its new epoch.
+    ///
+    /// # Errors
+    /// Too many deletions are in progress, or the thread of the tasks cannot be started.
+    pub(crate) fn delete(
+        self: &Arc<Self>,
+        name: &str,
+    ) -> Result<impl Future<Output = Result<(), Problem>> + Send + 'static + use<>, Problem> {
+        let permit = DELETIONS.try_acquire().map_err(|_| {
             let message = format!("stream {name}: too many deletions in progress (limit {DELETIONS_MAX})");
-            return Err(problem(code::TOO_MANY, message));
-        }
-        let deletion = Deletion::default();
-        let (store, name, done) = (Arc::clone(self), name.to_owned(), deletion.clone());
-        let spawned = thread::Builder::new().name("streams-delete".to_owned()).spawn(move || {
+            problem(code::TOO_MANY, message)
+        })?;
+        let (store, name, (done, deleted)) = (Arc::clone(self), name.to_owned(), oneshot::channel());
+        let deletion = move || {
             let result = store.delete_now(&name);
-            DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            done.finish(result);
-        });
-        if let Err(error) = spawned {
-            DELETIONS.fetch_sub(1, Ordering::AcqRel);
-            return Err(problem(code::STORE, format!("cannot start a thread: {error}")));
-        }
-        Ok(deletion)
+            drop(permit);
+            // The client may have disconnected.
+            let _ = done.send(result);
+        };
+        let failed = |error| problem(code::STORE, format!("cannot start a thread: {error}"));
+        self.background.spawn_blocking("streams-delete", deletion).map_err(failed)?;
+        let lost = || Err(problem(code::STORE, "the deletion was interrupted"));
+        Ok(deleted.map(move |result| result.unwrap_or_else(|_| lost())))
     }
 
     /// Deletes a stream on the calling thread.
@@ -97,7 +98,7 @@ impl StreamService {
                 store.expire();
             }
         };
-        Periodic::start("streams-expiry", interval, task).map(Some)
+        self.background.every("streams-expiry", interval, || true, task).map(Some)
     }
 
     /// Deletes unused streams. The log decides for each one, by its clock, and in one step with the deletion.
@@ -122,38 +123,6 @@ impl StreamService {
 const EXPIRY_LEAST: Duration = Duration::from_secs(1);
 const EXPIRY_MOST: Duration = Duration::from_secs(3600);
 
-/// A deletion in progress.
-#[derive(Clone, Default)]
-pub(crate) struct Deletion(Arc<Mutex<DeletionState>>);
-
-/// The result of a deletion, and the waker of the task that waits for it.
-type DeletionState = (Option<Result<(), Problem>>, Option<Waker>);
-
-impl Deletion {
-    fn finish(&self, result: Result<(), Problem>) {
-        let mut state = self.0.lock();
-        state.0 = Some(result);
-        let waker = state.1.take();
-        drop(state);
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Future for Deletion {
-    type Output = Result<(), Problem>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.lock();
-        match state.0.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.1 = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::task::Waker;
@@ -169,7 +138,14 @@ mod tests {
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         let service = |after| {
             let rules = CreationRules { expire_unused: Some(after), ..CreationRules::default() };
-            let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+            let store = StreamService::new(
+                StreamConfig::default(),
+                Default::default(),
+                1 << 20,
+                None,
+                rules,
+                Default::default(),
+            );
             store.install(streams.clone());
             store
         };

@@ -12,6 +12,7 @@ use super::options::{BrokerIdentity, StreamOptions};
 use super::service::{StreamPatterns, StreamService};
 use super::temporary::TemporaryDirectory;
 use crate::access::namespaces::order::PatternSet;
+use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 
 /// A directory of streams.
@@ -46,11 +47,12 @@ pub(crate) fn open(
     mut options: StreamOptions,
     max_message: usize,
     has_predecessor: bool,
+    background: &Background,
 ) -> Result<Arc<StreamService>, HubError> {
     let of_keys = options.take_keys();
-    let store = open_one(options, max_message, has_predecessor)?;
+    let store = open_one(options, max_message, has_predecessor, background)?;
     if let Some(of_keys) = of_keys {
-        store.set_keys(open_one(of_keys, max_message, has_predecessor)?);
+        store.set_keys(open_one(of_keys, max_message, has_predecessor, background)?);
     }
     Ok(store)
 }
@@ -59,6 +61,7 @@ fn open_one(
     options: StreamOptions,
     max_message: usize,
     has_predecessor: bool,
+    background: &Background,
 ) -> Result<Arc<StreamService>, HubError> {
     let directory = match options.directory() {
         Some(directory) => StreamDirectory::Configured(
@@ -78,13 +81,13 @@ fn open_one(
     let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
     let patterns = StreamPatterns { topics, keyed_topics, shared_keys, compacted };
-    let store = StreamService::new(config, patterns, max_message, broker, rules);
+    let store = StreamService::new(config, patterns, max_message, broker, rules, background.clone());
     match directory.open(max_streams) {
         Ok(streams) => store.install(streams),
         Err(OpenDirectoryError::Locked) if has_predecessor => {
             let waiting = Arc::clone(&store);
-            let thread = thread::Builder::new().name("streams".to_owned());
-            let spawned = thread.spawn(move || take_over(&directory, max_streams, &waiting));
+            let wait = move || take_over(&directory, max_streams, &waiting);
+            let spawned = background.spawn_blocking("streams-takeover", wait);
             let fault = |error| HubError::caused(HubErrorKind::System, error);
             return spawned.map(|_| store).map_err(fault);
         }
@@ -218,6 +221,7 @@ mod tests {
             1 << 20,
             None,
             CreationRules::default(),
+            Default::default(),
         );
         let (waiting, path) = (Arc::clone(&store), directory.path().to_owned());
         let (over, is_over) = std::sync::mpsc::channel();

@@ -11,12 +11,10 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::{FutureExt, StreamExt, stream};
 use sinews_server::TopicPattern;
-use tokio::runtime;
 
 use super::service::StreamService;
 use super::store::{IfMissing, SharedOpening, StoreFuture};
@@ -54,7 +52,7 @@ impl StreamService {
     /// Looks for the streams of a pattern. A subscription waits for the opening, and holds the interest.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// The thread of the tasks cannot be started.
     pub(crate) fn discover(
         self: &Arc<Self>,
         pattern: &str,
@@ -75,15 +73,13 @@ impl StreamService {
 
     fn start_discovery(self: &Arc<Self>) -> Result<(), Problem> {
         let mut state = self.topics.discovery.lock();
-        if state.thread.is_some() || state.is_closed {
+        if state.task.is_some() || state.is_closed {
             return Ok(());
         }
         let failed = |error: std::io::Error| problem(code::STORE, format!("cannot list streams: {error}"));
-        let runtime = runtime::Builder::new_current_thread().enable_time().build().map_err(failed)?;
         let store = Arc::clone(self);
-        let thread = thread::Builder::new().name("discovery".to_owned());
-        let thread = thread.spawn(move || runtime.block_on(store.keep_discovering())).map_err(failed)?;
-        state.thread = Some(thread);
+        let task = self.background.spawn("discovery", async move { store.keep_discovering().await });
+        state.task = Some(task.map_err(failed)?);
         Ok(())
     }
 

@@ -403,7 +403,7 @@ impl TopicRelay {
                             continue;
                         }
                         let position = self.position(record.offset + 1);
-                        let content = sealed_content_of(&record, self.name(), hub.apps());
+                        let content = sealed_content_of(&record, self.name(), hub);
                         self.publish(hub, publisher, &content, position);
                         *relayed = position.sequence;
                     }

@@ -4,8 +4,8 @@
 use sinews_stream::record::Record;
 
 use super::record_content::content_of;
-use crate::apps::live::LiveApps;
 use crate::model::MessageContent;
+use crate::topics::HubTopics;
 
 /// Begin of the key of an event's record; the seal follows. No client can append a record with such a key to a durable topic.
 pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
@@ -16,13 +16,13 @@ pub(super) fn event_key(seal: &str) -> Vec<u8> {
 }
 
 /// The content of a record of a topic. It is an event of an app's server if a key of the app has sealed it.
-pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, apps: &LiveApps) -> MessageContent {
+pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, hub: &HubTopics) -> MessageContent {
     let seal = || {
         let seal = record.key.strip_prefix(EVENT_KEY)?.strip_prefix(b":")?;
         std::str::from_utf8(seal).ok()
     };
     match (content_of(record), seal()) {
-        (MessageContent::Json(bytes), Some(seal)) if apps.has_sealed(topic, &bytes, seal) => {
+        (MessageContent::Json(bytes), Some(seal)) if hub.has_sealed(topic, &bytes, seal) => {
             MessageContent::Event(bytes)
         }
         (content, _) => content,
@@ -31,27 +31,32 @@ pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, apps: &LiveApp
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use ring::hmac;
     use sinews_stream::record::ValueKind;
 
     use super::*;
     use crate::apps::app::{PusherApp, PusherApps};
+    use crate::apps::live::LiveApps;
+    use crate::hub::encodings;
 
     const TOPIC: &str = "stored.a";
     const EVENT: &[u8] = br#"{"event":"e","socket_id":"1.2"}"#;
 
-    fn apps(key: &str, more: &[(&str, &str)]) -> LiveApps {
+    fn apps(key: &str, more: &[(&str, &str)]) -> Arc<LiveApps> {
         let app = PusherApp::new("1", key, &format!("secret of {key}")).with_topics("stored");
         let app = more.iter().fold(app, |app, (key, secret)| app.with_key(*key, secret));
         let other = PusherApp::new("2", "other", "secret of other").with_topics("other");
         let apps = LiveApps::default();
         apps.replace(&PusherApps::new([app, other]).unwrap());
-        apps
+        apps.into()
     }
 
-    fn is_event(apps: &LiveApps, topic: &str, value: &[u8], key: &[u8]) -> bool {
+    fn is_event(apps: &Arc<LiveApps>, topic: &str, value: &[u8], key: &[u8]) -> bool {
         let record = Record { offset: 0, timestamp: 0, key, value, kind: ValueKind::Json };
-        match sealed_content_of(&record, topic, apps) {
+        let hub = HubTopics::default().with_encodings(encodings(apps));
+        match sealed_content_of(&record, topic, &hub) {
             MessageContent::Event(bytes) => bytes == value,
             MessageContent::Json(bytes) => {
                 assert_eq!(bytes, value);

@@ -22,7 +22,8 @@ use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
-use crate::topics::{TopicForm, subscription_fault};
+use crate::topics::encoding::{EncodedTopics, MESSAGES};
+use crate::topics::subscription_fault;
 
 /// The state of one subscription.
 pub(crate) enum DurableSubscription {
@@ -100,7 +101,7 @@ impl DurableSubscription {
             }
         }
         if let Some(interest) = interest.take() {
-            cx.subscribe(&TopicForm::Framed.topic(topic)).map_err(subscription_problem)?;
+            cx.subscribe(&MESSAGES.topic(topic)).map_err(subscription_problem)?;
             *self = Self::ByPattern { _interest: interest };
             let mut ack = json!({ "topic": topic });
             if start.is_some() {
@@ -124,7 +125,7 @@ impl DurableSubscription {
         if relay.is_none() {
             // The topic has no publication yet. The first one reaches the current subscribers.
             let joined = cx
-                .subscribe_from(&TopicForm::Framed.topic(topic), ReplayFrom::Last(0))
+                .subscribe_from(&MESSAGES.topic(topic), ReplayFrom::Last(0))
                 .map_err(subscription_problem)?;
             relay = store.topic_relay(topic)?;
             if relay.is_none() {
@@ -276,19 +277,12 @@ fn stream_missing() -> Problem {
     problem(code::STORE, "the stream does not exist")
 }
 
-/// Delivery rule of the server below for durable topics: messages for a slow subscriber are dropped, and read from the
-/// log later.
-pub(crate) fn rule(pattern: &str) -> TopicRule {
-    let pattern = TopicForm::Framed.topic(pattern);
-    TopicRule::new(pattern)
-        .with_history(HistoryPolicy::new(RELAY_HISTORY))
-        .with_slow_consumer(SlowConsumer::DropNewest)
-}
-
-/// Delivery rule of the server below for the events of channels that are durable topics. A client of an app cannot notice a
-/// dropped event, so that its connection is closed.
-pub(crate) fn event_rule(pattern: &str) -> TopicRule {
-    TopicRule::new(TopicForm::RecoverableEvent.topic(pattern)).with_history(HistoryPolicy::new(RELAY_HISTORY))
+/// Returns the delivery rule of the server below for durable topics in an encoding with positions. Messages for a slow subscriber are
+/// dropped, and read from the log later. If the encoding is not [shared](EncodedTopics::is_shared), the subscriber is
+/// disconnected.
+pub(crate) fn rule(encoded: EncodedTopics, pattern: &str) -> TopicRule {
+    let rule = TopicRule::new(encoded.topic(pattern)).with_history(HistoryPolicy::new(RELAY_HISTORY));
+    if encoded.is_shared() { rule.with_slow_consumer(SlowConsumer::DropNewest) } else { rule }
 }
 
 /// Messages of each topic that are retained in memory for workers whose mailbox is full. They exceed the number that
@@ -382,7 +376,7 @@ impl TopicRelay {
         // While this is locked, the relay does not publish.
         let relayed = self.progress();
         let position = self.position(*relayed);
-        let framed = TopicForm::Framed.topic(topic);
+        let framed = MESSAGES.topic(topic);
         cx.topics().publisher().advance_to(&framed, position).map_err(subscription_problem)?;
         if next == *relayed {
             let joined =
@@ -401,7 +395,7 @@ impl TopicRelay {
 
     /// Subscribes the connection without delivering messages to it yet.
     fn suspend_delivery(&self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
-        let framed = TopicForm::Framed.topic(topic);
+        let framed = MESSAGES.topic(topic);
         let position = self.position(*self.progress());
         cx.topics().publisher().advance_to(&framed, position).map_err(subscription_problem)?;
         cx.subscribe_paused(&framed).map_err(subscription_problem)

@@ -88,7 +88,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
         let rules = CreationRules::default();
-        let store = StreamService::new(StreamConfig::default(), Default::default(), 1 << 20, None, rules);
+        let store = StreamService::new(
+            StreamConfig::default(),
+            Default::default(),
+            1 << 20,
+            None,
+            rules,
+            Default::default(),
+        );
         for name in ["a", "b", "c", "*.keys.d"] {
             streams.create(name, &StreamConfig::default()).unwrap();
         }

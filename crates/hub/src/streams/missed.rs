@@ -68,7 +68,7 @@ impl MissedRecords {
                     let mut records = records_from(&read.batches, self.next);
                     for record in records.by_ref().take_while(|record| record.offset < end) {
                         self.bytes += record.value.len();
-                        let content = sealed_content_of(&record, self.relay.name(), self.hub.apps());
+                        let content = sealed_content_of(&record, self.relay.name(), &self.hub);
                         self.records.push((self.relay.position(record.offset + 1), content));
                     }
                     self.is_complete =
@@ -88,11 +88,11 @@ impl MissedRecords {
         Ok(self)
     }
 
-    /// Subscribes a connection to a form of the topic behind these records, and returns the position there; if they are
+    /// Subscribes a connection to the topic in an encoding behind these records, and returns the position there; if they are
     /// incomplete, behind the last published record. `None` if more records were published meanwhile: read on.
     pub(crate) fn subscribe(
         &self,
-        form: &str,
+        encoded: &str,
         cx: &mut Context<'_>,
     ) -> Result<Option<Position>, InvalidTopic> {
         // While this is locked, the relay does not publish.
@@ -101,8 +101,8 @@ impl MissedRecords {
             return Ok(None);
         }
         let position = self.relay.position(*relayed);
-        cx.topics().publisher().advance_to(form, position)?;
-        cx.subscribe_from(form, ReplayFrom::After(position))?;
+        cx.topics().publisher().advance_to(encoded, position)?;
+        cx.subscribe_from(encoded, ReplayFrom::After(position))?;
         Ok(Some(position))
     }
 

@@ -18,7 +18,7 @@ pub struct StreamOptions {
     pub(crate) topics: Vec<String>,
     /// Patterns of topics that are not durable, although a less specific pattern is.
     pub(crate) exceptions: Vec<String>,
-    pub(crate) keyed_topics: Vec<String>,
+    pub(crate) durable_keys: Vec<String>,
     /// Patterns of topics whose keys are in memory, although a less specific pattern makes them durable.
     pub(crate) keyed_exceptions: Vec<String>,
     /// The nodes of a cluster share the durable keys.
@@ -84,7 +84,7 @@ impl StreamOptions {
             broker: None,
             topics: Vec::new(),
             exceptions: Vec::new(),
-            keyed_topics: Vec::new(),
+            durable_keys: Vec::new(),
             keyed_exceptions: Vec::new(),
             shares_keys: false,
             compacted: Vec::new(),
@@ -106,7 +106,7 @@ impl StreamOptions {
             broker: Some((broker, identity)),
             topics: Vec::new(),
             exceptions: Vec::new(),
-            keyed_topics: Vec::new(),
+            durable_keys: Vec::new(),
             keyed_exceptions: Vec::new(),
             shares_keys: false,
             compacted: Vec::new(),
@@ -125,7 +125,7 @@ impl StreamOptions {
 
     /// Sets the patterns of durable topics. Their publications are appended to the stream of the same name. Default: none.
     #[must_use]
-    pub fn with_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+    pub fn with_durable_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.topics = patterns.into_iter().collect();
         self
     }
@@ -134,8 +134,8 @@ impl StreamOptions {
     /// own, which clients cannot name. Default: none; keys are in memory. A broker stores no keys: beside it, the keys are
     /// in the folder `keys` of the [directory](Self::with_directory), synced before each acknowledgement.
     #[must_use]
-    pub fn with_keyed_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
-        self.keyed_topics = patterns.into_iter().collect();
+    pub fn with_durable_keys(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
+        self.durable_keys = patterns.into_iter().collect();
         self
     }
 
@@ -181,11 +181,11 @@ impl StreamOptions {
     /// Takes the options of a directory of this machine for durable keys, if a broker stores the other streams.
     pub(super) fn take_keys(&mut self) -> Option<Self> {
         let directory = self.directory.as_ref().filter(|_| self.broker.is_some())?.join(KEYS_DIRECTORY);
-        if self.keyed_topics.is_empty() {
+        if self.durable_keys.is_empty() {
             return None;
         }
         Some(Self {
-            keyed_topics: std::mem::take(&mut self.keyed_topics),
+            durable_keys: std::mem::take(&mut self.durable_keys),
             keyed_exceptions: std::mem::take(&mut self.keyed_exceptions),
             shares_keys: self.shares_keys,
             // No broker has the keys.
@@ -204,7 +204,7 @@ impl StreamOptions {
 
     /// The topics whose keys are durable.
     pub(crate) fn keyed(&self) -> PatternSet {
-        let topics = self.keyed_topics.iter().map(|pattern| (pattern.clone(), true));
+        let topics = self.durable_keys.iter().map(|pattern| (pattern.clone(), true));
         PatternSet::new(topics.chain(self.keyed_exceptions.iter().map(|pattern| (pattern.clone(), false))))
     }
 

@@ -1,12 +1,12 @@
 //! The patterns whose subscribers get durable topics of a broker, and the streams that are known for them.
 
 use std::collections::{HashMap, HashSet};
-use std::thread::JoinHandle;
 
 use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{TopicName, TopicPattern};
 use tokio::sync::Notify;
 
+use crate::background::Task;
 use crate::model::problem::{Problem, code, problem};
 
 /// The patterns of a node's subscriptions, and the streams at the broker.
@@ -23,7 +23,7 @@ pub(super) struct DiscoveryState {
     /// Durable topics of the last listing that need no other start than the end of their streams; `None` before the first
     /// listing, and without patterns.
     pub(super) listed: Option<HashSet<String>>,
-    pub(super) thread: Option<JoinHandle<()>>,
+    pub(super) task: Option<Task>,
     /// The last failure of a listing.
     pub(super) failure: Option<Problem>,
     pub(super) is_closed: bool,
@@ -88,17 +88,16 @@ impl TopicDiscovery {
         state.patterns.get(pattern)?.result.clone()
     }
 
-    /// Ends the thread.
+    /// Ends the task.
     pub(super) fn close(&self) {
-        let thread = {
+        let task = {
             let mut state = self.lock();
             state.is_closed = true;
-            state.thread.take()
+            state.task.take()
         };
         self.changed.notify_one();
-        if let Some(thread) = thread {
-            // A thread that has panicked has printed why.
-            let _ = thread.join();
+        if let Some(task) = task {
+            task.wait();
         }
     }
 }

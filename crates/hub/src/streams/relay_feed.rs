@@ -77,7 +77,7 @@ fn publish(
             break;
         }
         let position = relay.position(offset + 1);
-        let content = sealed_content_of(&record, relay.name(), hub.apps());
+        let content = sealed_content_of(&record, relay.name(), hub);
         relay.publish(hub, publisher, &content, position);
         relayed = position.sequence;
     }

@@ -64,7 +64,14 @@ mod tests {
         drop((streams, partition));
 
         let streams = open();
-        let store = StreamService::new(config, Default::default(), 1 << 20, None, CreationRules::default());
+        let store = StreamService::new(
+            config,
+            Default::default(),
+            1 << 20,
+            None,
+            CreationRules::default(),
+            Default::default(),
+        );
         store.install(streams.clone());
         let stream = streams.stream("s").unwrap();
         let index = directory.path().join("streams/s/0/00000000000000000000.index");

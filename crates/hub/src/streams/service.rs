@@ -33,6 +33,7 @@ use super::store::{
 use super::temporary::TemporaryDirectory;
 use crate::access::auth::{Action, Rights};
 use crate::access::namespaces::order::PatternSet;
+use crate::background::Background;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, MessageContent};
 use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
@@ -55,6 +56,7 @@ pub(crate) struct StreamService {
     replicas: Arc<KeyReplicas>,
     /// Writes of durable keys that could not be stored.
     rejected_writes: Arc<RejectedWrites>,
+    pub(super) background: Background,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
     /// The streams of durable keys beside those of a broker, which stores no keys.
@@ -85,6 +87,7 @@ impl StreamService {
         max_message: usize,
         broker: Option<Arc<dyn Broker>>,
         rules: CreationRules,
+        background: Background,
     ) -> Arc<Self> {
         let StreamPatterns { topics, keyed_topics, shared_keys, compacted } = patterns;
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
@@ -107,6 +110,7 @@ impl StreamService {
             keys,
             replicas,
             rejected_writes: rejected,
+            background,
             store,
             for_keys: OnceLock::new(),
             temporary_directory: Mutex::new(None),

@@ -50,6 +50,7 @@ impl StoreServer {
             1 << 20,
             None,
             CreationRules::default(),
+            Default::default(),
         );
         store.install(streams.clone());
         streams.create("s", &StreamConfig::default()).unwrap();
@@ -381,6 +382,7 @@ fn publications_of_another_process_are_delivered_if_they_follow_directly() {
         1 << 20,
         None,
         CreationRules::default(),
+        Default::default(),
     );
     let stream = streams.create("chat", &StreamConfig::default().with_partitions(1)).unwrap();
     store.install(streams);
@@ -417,6 +419,7 @@ fn record_above_8_mib_is_rejected() {
         64 << 20,
         None,
         CreationRules::default(),
+        Default::default(),
     );
     let value = vec![0; 8 << 20];
     let mut builder = RecordBuilder::with_limits(*store.limits());

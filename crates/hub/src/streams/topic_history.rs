@@ -11,7 +11,8 @@ use crate::model::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;
-use crate::topics::{HubTopics, TopicForm};
+use crate::topics::HubTopics;
+use crate::topics::encoding::MESSAGES;
 
 /// Limits of one answer to `history`: messages and bytes.
 pub(crate) const HISTORY_MAX: usize = 1_000;
@@ -35,7 +36,7 @@ pub(crate) fn history_page(
         other => other,
     };
     let mut left = HISTORY_BYTES_MAX;
-    let messages = topics.history(&TopicForm::Framed.topic(topic), start).into_iter().take(HISTORY_MAX);
+    let messages = topics.history(&MESSAGES.topic(topic), start).into_iter().take(HISTORY_MAX);
     // At least one message, however large.
     let messages = messages.enumerate().take_while(|(at, (_, message))| {
         let len = message.payload().len();

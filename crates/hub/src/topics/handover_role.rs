@@ -172,11 +172,11 @@ impl HubTopics {
         while let Some(waiting) = self.node_publications.next_queued() {
             let content = (&waiting.content).into();
             let publication = waiting.publication(&content);
-            let channel = self.channel(&publication);
+            let last_event = self.lock_last_event(publication.topic);
             let role = self.read_role();
             // A further successor has its own.
             if role.successor.is_none() {
-                self.deliver(role, out, &publication, channel.as_ref());
+                self.deliver(role, out, &publication, last_event.is_some());
             }
         }
     }
@@ -243,18 +243,18 @@ impl HubTopics {
         let content = content.into();
         let publication = Publication::new(topic, &content).with_sender(sender.into()).at(position);
         let publication = publication.with_origin(PublicationOrigin::Successor);
-        let channel = self.channel(&publication);
+        let last_event = self.lock_last_event(topic);
         let role = self.read_role();
         let Some(successor) = &role.successor else { return };
         let awaited = answers.then(|| successor.lock().as_mut().and_then(VecDeque::pop_front)).flatten();
         match awaited {
-            // The forms without positions have received it.
+            // The encodings without positions have received it.
             Some(WaitingPublication { origin, sender, .. }) => {
                 let publication = publication.with_origin(origin).with_sender(sender);
                 self.deliver_positioned(&role, out, &publication);
             }
             None => {
-                self.deliver(role, out, &publication, channel.as_ref());
+                self.deliver(role, out, &publication, last_event.is_some());
             }
         }
     }
@@ -298,6 +298,7 @@ mod tests {
     use crate::access::namespaces::order::PatternSet;
     use crate::apps::app::{PusherApp, PusherApps};
     use crate::apps::live::LiveApps;
+    use crate::hub::encodings;
     use crate::model::nodes::NodePublicationId;
     use crate::wire::{FrameReceiver, frame_queue};
 
@@ -318,7 +319,8 @@ mod tests {
             apps.replace(&PusherApps::new([app]).unwrap());
             let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
             Self {
-                hub: HubTopics::new(PatternSet::new([("kept.>".to_owned(), true)])).with_apps(apps.into()),
+                hub: HubTopics::new(PatternSet::new([("kept.>".to_owned(), true)]))
+                    .with_encodings(encodings(&apps.into())),
                 publisher: server.publisher(),
                 _server: server,
             }
@@ -429,7 +431,7 @@ mod tests {
             (all.clone(), all.clone(), all)
         );
         for process in [&first, &second, &third] {
-            assert_eq!(process.channel_texts(), process.history_texts(), "one order in both forms");
+            assert_eq!(process.channel_texts(), process.history_texts(), "one order in both encodings");
         }
         assert!(from_second.take().is_none() && from_third.take().is_none(), "no echo");
         for process in [&first, &second] {

@@ -1,11 +1,12 @@
 //! The list of topics.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sinews_server::{Publisher, TopicName, TopicPattern};
 
-use super::TopicForm;
+use super::encoding::{EncodedTopics, Encodings};
 use crate::model::check_subscription;
 use crate::model::problem::{Problem, code, problem};
 
@@ -31,8 +32,8 @@ impl TopicUse {
         *self != Self::default()
     }
 
-    /// Adds the use at the same node, in another form.
-    fn add_form(&mut self, other: Self) {
+    /// Adds the use at the same node, in another encoding.
+    fn add_encoding(&mut self, other: Self) {
         if let Some(subscribers) = other.subscribers {
             *self.subscribers.get_or_insert_default() += subscribers;
         }
@@ -43,7 +44,7 @@ impl TopicUse {
     /// Adds the use at another node: nodes of a cluster have the same keys.
     pub(crate) fn add_node(&mut self, other: Self) {
         let keys = self.keys.max(other.keys);
-        self.add_form(other);
+        self.add_encoding(other);
         self.keys = keys;
     }
 
@@ -68,6 +69,7 @@ pub(crate) struct TopicScan {
     /// The beginning of all names that match.
     prefix: String,
     after: Option<String>,
+    encodings: Arc<Encodings>,
 }
 
 impl TopicScan {
@@ -75,7 +77,7 @@ impl TopicScan {
     ///
     /// # Errors
     /// The pattern is invalid.
-    pub(crate) fn new(filter: &str) -> Result<Self, Problem> {
+    pub(crate) fn new(filter: &str, encodings: &Arc<Encodings>) -> Result<Self, Problem> {
         check_subscription(filter).map_err(|text| problem(code::TOPIC, text))?;
         let parsed = TopicPattern::parse(filter.to_owned());
         let parsed = parsed.map_err(|error| problem(code::TOPIC, error.to_string()))?;
@@ -84,7 +86,7 @@ impl TopicScan {
             None => filter.to_owned(),
             Some(tokens) => filter.split_inclusive('.').take(tokens).collect(),
         };
-        Ok(Self { filter: parsed, prefix, after: None })
+        Ok(Self { filter: parsed, prefix, after: None, encodings: Arc::clone(encodings) })
     }
 
     /// Starts after a name.
@@ -100,18 +102,15 @@ impl TopicScan {
     /// The next names with their use, matching or not; advances to the last of them. Empty at the end. Topics whose keys
     /// were removed a moment ago may be among them: without any use.
     pub(crate) fn next(&mut self, publisher: &Publisher) -> TopicsInUse {
-        let listed = [
-            self.next_of_form(TopicForm::Framed, publisher),
-            self.next_of_form(TopicForm::Plain, publisher),
-            self.next_with_keys(publisher),
-        ];
+        let encoded = self.encodings.shared().map(|encoded| self.next_encoded(encoded, publisher));
+        let listed: Vec<_> = encoded.chain([self.next_with_keys(publisher)]).collect();
         // Beyond the end of a full page, the others may have names that are not compared yet.
         let full = listed.iter().filter(|names| names.len() == SCAN_MAX);
         let end = full.filter_map(|names| Some(names.last()?.0.clone())).min();
         let mut merged: BTreeMap<String, TopicUse> = BTreeMap::new();
         for (name, found) in listed.into_iter().flatten() {
             if end.as_ref().is_none_or(|end| name <= *end) {
-                merged.entry(name).or_default().add_form(found);
+                merged.entry(name).or_default().add_encoding(found);
             }
         }
         if let Some((last, _)) = merged.last_key_value() {
@@ -120,12 +119,12 @@ impl TopicScan {
         merged.into_iter().collect()
     }
 
-    fn next_of_form(&self, form: TopicForm, publisher: &Publisher) -> TopicsInUse {
-        let after = self.after.as_ref().map(|after| form.topic(after));
-        let topics = publisher.topics(&form.topic(&self.prefix), after.as_deref(), SCAN_MAX);
+    fn next_encoded(&self, encoded: EncodedTopics, publisher: &Publisher) -> TopicsInUse {
+        let after = self.after.as_ref().map(|after| encoded.topic(after));
+        let topics = publisher.topics(&encoded.topic(&self.prefix), after.as_deref(), SCAN_MAX);
         let named = topics.into_iter().filter_map(|topic| {
             let subscribers = Some(topic.subscribers);
-            Some((TopicForm::name(&topic.name)?.to_owned(), TopicUse { subscribers, ..TopicUse::default() }))
+            Some((encoded.name(&topic.name)?.to_owned(), TopicUse { subscribers, ..TopicUse::default() }))
         });
         named.collect()
     }
@@ -168,7 +167,7 @@ mod tests {
         for name in &names {
             publisher.write_key(name, &KeyWrite::set("k", "1")).unwrap();
         }
-        let mut scan = TopicScan::new("t.*").unwrap();
+        let mut scan = TopicScan::new("t.*", &Arc::default()).unwrap();
         let (first, second) = (scan.next(&publisher), scan.next(&publisher));
         assert_eq!((first.len(), second.len(), scan.next(&publisher).len()), (SCAN_MAX, 5, 0));
         let only_keys = TopicUse { subscribers: None, keys: 1, key_subscribers: 0 };

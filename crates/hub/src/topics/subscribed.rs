@@ -1,51 +1,69 @@
-//! The number of topics and patterns with subscribers.
+//! The topics and patterns with subscribers, by their public names.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
+use std::fmt::Debug;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use sinews_server::SubscriptionObserver;
 
-use super::TopicForm;
+use super::encoding::Encodings;
 
-/// The public name of a topic or pattern of the server below, and a bit for its form; `None` for topics that are no topics
-/// of clients.
-pub(crate) fn public_form(topic: &str) -> Option<(&str, u8)> {
-    let name = TopicForm::name(topic)?;
-    let form = match topic.as_bytes() {
-        [b'r', ..] => 1,
-        [b'j', ..] => 2,
-        [b'p' | b'$', ..] => 4,
-        _ => 8,
-    };
-    Some((name, form))
+/// Observes which topics and patterns of clients have subscribers.
+pub(crate) trait TopicObserver: Debug + Send + Sync {
+    /// A topic or pattern has a first subscriber in an encoding, which is a bit. May be repeated.
+    fn subscribed(&self, name: &str, encoding: u8);
+
+    /// A topic or pattern has no subscriber left in an encoding. May be repeated.
+    fn unsubscribed(&self, name: &str, encoding: u8);
 }
 
-/// Counts topics and patterns with subscribers, each once in all forms.
+/// Reports the topics of the server below to an observer, by their public names.
+#[derive(Debug)]
+pub(super) struct PublicNames {
+    pub(super) encodings: Arc<Encodings>,
+    pub(super) observer: Arc<dyn TopicObserver>,
+}
+
+impl SubscriptionObserver for PublicNames {
+    fn subscribed(&self, topic: &Arc<str>) {
+        if let Some((name, encoding)) = self.encodings.split(topic) {
+            self.observer.subscribed(name, encoding);
+        }
+    }
+
+    fn unsubscribed(&self, topic: &Arc<str>) {
+        if let Some((name, encoding)) = self.encodings.split(topic) {
+            self.observer.unsubscribed(name, encoding);
+        }
+    }
+}
+
+/// Counts topics and patterns with subscribers, each once in all encodings.
 #[derive(Debug, Default)]
 pub(crate) struct SubscribedTopics {
-    state: Mutex<SubscribedForms>,
+    state: Mutex<SubscribedNames>,
     /// Names are chosen by clients, so the hash is keyed.
     hash: RandomState,
 }
 
 #[derive(Debug, Default)]
-struct SubscribedForms {
-    /// The hash of the public name, with the bit of the form in place of the last four bits: there may be as many topics as
+struct SubscribedNames {
+    /// The hash of each public name, with the bit of the encoding in place of the last bits: there may be as many topics as
     /// connections.
-    forms: HashSet<u64>,
+    encoded: HashSet<u64>,
     names: usize,
 }
 
-/// The bits of a hash that are replaced by a form.
-const FORM_BITS: u64 = 0xF;
+/// The bits of a hash that are replaced by that of an encoding.
+const ENCODING_BITS: u64 = (1 << Encodings::MAX) - 1;
 
-impl SubscribedForms {
-    /// Whether a name has subscribers in any form.
+impl SubscribedNames {
+    /// Whether a name has subscribers in any encoding.
     fn contains(&self, name: u64) -> bool {
-        [1, 2, 4, 8].into_iter().any(|form| self.forms.contains(&(name | form)))
+        (0..Encodings::MAX).any(|number| self.encoded.contains(&(name | 1 << number)))
     }
 }
 
@@ -54,30 +72,28 @@ impl SubscribedTopics {
         self.lock().names
     }
 
-    /// The hash of a name, without the bits of its form.
-    fn hash_of(&self, name: &str) -> u64 {
-        self.hash.hash_one(name) & !FORM_BITS
+    /// Returns the hash of a name, without the bits of its encoding.
+    fn hash_name(&self, name: &str) -> u64 {
+        self.hash.hash_one(name) & !ENCODING_BITS
     }
 
-    fn lock(&self) -> MutexGuard<'_, SubscribedForms> {
+    fn lock(&self) -> MutexGuard<'_, SubscribedNames> {
         self.state.lock()
     }
 }
 
-impl SubscriptionObserver for SubscribedTopics {
-    fn subscribed(&self, name: &Arc<str>) {
-        let Some((name, form)) = public_form(name) else { return };
-        let name = self.hash_of(name);
+impl TopicObserver for SubscribedTopics {
+    fn subscribed(&self, name: &str, encoding: u8) {
+        let name = self.hash_name(name);
         let mut state = self.lock();
         state.names += usize::from(!state.contains(name));
-        state.forms.insert(name | u64::from(form));
+        state.encoded.insert(name | u64::from(encoding));
     }
 
-    fn unsubscribed(&self, name: &Arc<str>) {
-        let Some((name, form)) = public_form(name) else { return };
-        let name = self.hash_of(name);
+    fn unsubscribed(&self, name: &str, encoding: u8) {
+        let name = self.hash_name(name);
         let mut state = self.lock();
-        let is_removed = state.forms.remove(&(name | u64::from(form)));
+        let is_removed = state.encoded.remove(&(name | u64::from(encoding)));
         if is_removed && !state.contains(name) {
             state.names -= 1;
         }
@@ -87,16 +103,19 @@ impl SubscriptionObserver for SubscribedTopics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hub::encodings;
 
     #[test]
-    fn topics_are_counted_once_in_all_forms() {
-        let topics = SubscribedTopics::default();
+    fn topics_are_counted_once_in_all_encodings() {
+        let topics = Arc::new(SubscribedTopics::default());
+        let observer = Arc::clone(&topics) as Arc<dyn TopicObserver>;
+        let names = PublicNames { encodings: encodings(&Arc::default()).into(), observer };
         for name in ["j.a", "r.a", "r.a", "j.b.*", "m.feed", "p.a"] {
-            topics.subscribed(&name.into());
+            names.subscribed(&name.into());
         }
         assert_eq!(topics.len(), 2);
         for (name, left) in [("j.a", 2), ("r.a", 2), ("j.c", 2), ("j.b.*", 1), ("p.a", 0), ("p.a", 0)] {
-            topics.unsubscribed(&name.into());
+            names.unsubscribed(&name.into());
             assert_eq!(topics.len(), left, "{name}");
         }
     }

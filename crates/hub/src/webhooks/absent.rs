@@ -9,6 +9,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use serde_json::Value;
 use sinews_server::Publisher;
 
+use crate::background::Background;
 use crate::error::HubError;
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
@@ -24,6 +25,7 @@ impl Webhooks {
         &self,
         _publisher: Publisher,
         _nodes: Option<Arc<dyn OtherNodes>>,
+        _background: &Background,
         _has_predecessor: bool,
     ) -> io::Result<()> {
         Ok(())

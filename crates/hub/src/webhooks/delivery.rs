@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Builder;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout_at;
 
 use super::encoder::EventBatch;
 use super::options::WebhookTarget;
@@ -160,24 +160,19 @@ async fn attempt(
     limit: Duration,
 ) -> Result<(), FailedAttempt> {
     let temporary = |text| FailedAttempt { text, is_final: false };
-    let build = || {
-        let mut builder = target.transport.request(Method::POST).header(CONTENT_TYPE, "application/json");
-        for (name, value) in target.encoder.headers(id, body) {
-            builder = builder.header(name, value);
-        }
-        builder.body(Full::new(body.clone())).map_err(|error| error.to_string())
+    let headers = |builder: Builder| {
+        let builder = builder.header(CONTENT_TYPE, "application/json");
+        let headers = target.encoder.headers(id, body).into_iter();
+        headers.fold(builder, |builder, (name, value)| builder.header(name, value))
     };
-    match timeout(limit, target.transport.exchange(target.tls.as_ref(), build)).await {
-        Ok(Ok((200..300, _))) => Ok(()),
-        Ok(Ok((status @ 300..400, _))) => {
-            Err(temporary(format!("status {status}: redirects are not followed")))
-        }
-        Ok(Ok((status @ (400 | 413 | 422), _))) => {
+    match target.client.send_within(limit, Method::POST, body.clone(), headers).await {
+        Ok((200..300, _)) => Ok(()),
+        Ok((status @ 300..400, _)) => Err(temporary(format!("status {status}: redirects are not followed"))),
+        Ok((status @ (400 | 413 | 422), _)) => {
             Err(FailedAttempt { text: format!("status {status}: the events are rejected"), is_final: true })
         }
-        Ok(Ok((status, _))) => Err(temporary(format!("status {status}"))),
-        Ok(Err(error)) => Err(temporary(error.text)),
-        Err(_) => Err(temporary(format!("no answer within {limit:?}"))),
+        Ok((status, _)) => Err(temporary(format!("status {status}"))),
+        Err(error) => Err(temporary(error.text)),
     }
 }
 
@@ -192,7 +187,7 @@ fn random() -> u8 {
 mod tests {
     use super::super::options::WebhookOptions;
     use super::*;
-    use crate::dial::answer_behind_silent_address;
+    use crate::outgoing::dial::answer_behind_silent_address;
 
     /// A name with several addresses, of which the first never answers.
     #[test]

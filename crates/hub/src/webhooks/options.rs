@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
-use tokio_rustls::TlsConnector;
 
 use super::encoder::{JsonEncoder, WebhookEncoder};
 use super::filter::EventFilter;
 use crate::error::HubError;
 use crate::model::events::WebhookEventKind;
 use crate::model::{check_pattern, parse_patterns};
-use crate::outgoing::http::{HookTransport, tls_connector, trusted_certificates};
+use crate::outgoing::http::{HttpClient, trusted_certificates};
 use crate::outgoing::options::HookUrl;
 
 /// Maximum number of webhooks: each is a label of metrics, and has a queue.
@@ -243,8 +242,7 @@ pub(crate) struct WebhookTarget {
     name: Arc<str>,
     /// The URL for the log: the query may have a secret.
     pub(super) shown_url: String,
-    pub(super) transport: HookTransport,
-    pub(super) tls: Option<TlsConnector>,
+    pub(super) client: HttpClient,
     pub(super) filter: EventFilter,
     pub(super) limits: DeliveryLimits,
     pub(super) grace: Duration,
@@ -265,12 +263,10 @@ impl WebhookTarget {
         grace: Duration,
         encoder: Arc<dyn WebhookEncoder>,
     ) -> Result<Self, HubError> {
-        let tls = parsed.is_tls.then(|| tls_connector(roots)).transpose()?;
         Ok(Self {
             name: name.into(),
             shown_url: url.split('?').next().unwrap_or_default().to_owned(),
-            transport: HookTransport::new(parsed),
-            tls,
+            client: HttpClient::trusting(parsed, roots)?,
             filter,
             limits,
             grace,

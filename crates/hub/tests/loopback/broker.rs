@@ -113,8 +113,8 @@ impl Client {
 /// A hub with the durable topic `orders`.
 fn hub() -> (Arc<HeldBroker>, TestHub) {
     let broker = Arc::new(HeldBroker::default());
-    let streams =
-        StreamOptions::at_broker(test_broker::whole(&broker), "held", "").with_topics(["orders".to_owned()]);
+    let streams = StreamOptions::at_broker(test_broker::whole(&broker), "held", "")
+        .with_durable_topics(["orders".to_owned()]);
     (broker, TestHub::built(Hub::builder().streams(streams)))
 }
 

@@ -641,7 +641,7 @@ fn nodes_are_observed_from_outside() {
 fn durable_topics_on_the_disk_of_one_node_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let streams =
-        sinews_hub::StreamOptions::in_directory(directory.path()).with_topics(["orders".to_owned()]);
+        sinews_hub::StreamOptions::in_directory(directory.path()).with_durable_topics(["orders".to_owned()]);
     let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
     let error = Hub::builder().streams(streams).cluster(options).build().err().unwrap().to_string();
     assert!(error.contains("cluster") && error.contains("at a broker"), "{error}");
@@ -651,7 +651,7 @@ fn durable_topics_on_the_disk_of_one_node_are_rejected() {
 fn durable_keys_on_the_disk_of_each_node_are_accepted() {
     let directory = tempfile::tempdir().unwrap();
     let streams =
-        sinews_hub::StreamOptions::in_directory(directory.path()).with_keyed_topics(["prices".to_owned()]);
+        sinews_hub::StreamOptions::in_directory(directory.path()).with_durable_keys(["prices".to_owned()]);
     let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
     assert!(Hub::builder().streams(streams).cluster(options).build().is_ok());
 }

@@ -96,7 +96,7 @@ fn prices_of_the_example_are_followed() {
 
 /// Serves a hub with a durable topic until `work` is done; then the hub shuts down.
 fn with_durable_topic(directory: &Path, work: impl FnOnce(SocketAddr)) {
-    let streams = StreamOptions::in_directory(directory).with_topics(["orders".to_owned()]);
+    let streams = StreamOptions::in_directory(directory).with_durable_topics(["orders".to_owned()]);
     let hub = Hub::builder().streams(streams).without_pages().build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
@@ -150,7 +150,7 @@ fn durable_topics_in_compacted_streams_are_rejected() {
         ),
         ("log.a.>", vec![durable("log.a.*", false)], Some(format!("\"log.>\" {topics}"))),
     ] {
-        let streams = StreamOptions::in_directory(directory.path()).with_topics(["log.>".to_owned()]);
+        let streams = StreamOptions::in_directory(directory.path()).with_durable_topics(["log.>".to_owned()]);
         let streams = streams.with_compaction([compacted.to_owned()]);
         let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
         let policy = policy.with_namespaces(Namespaces::new(namespaces).unwrap());

@@ -722,7 +722,7 @@ fn presence_without_websocket_needs_the_rights_of_a_subscription() {
 
 /// A hub with a durable topic in this directory.
 fn durable(directory: &Path) -> TestHub {
-    let streams = StreamOptions::in_directory(directory).with_topics(["orders".to_owned()]);
+    let streams = StreamOptions::in_directory(directory).with_durable_topics(["orders".to_owned()]);
     TestHub::built(Hub::builder().streams(streams))
 }
 

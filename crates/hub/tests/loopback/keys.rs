@@ -175,7 +175,7 @@ fn started() -> (tempfile::TempDir, TestHub) {
 }
 
 fn durable_with(directory: &Path, config: sinews_server::KeyedConfig) -> TestHub {
-    let options = StreamOptions::in_directory(directory).with_keyed_topics(["prices".to_owned()]);
+    let options = StreamOptions::in_directory(directory).with_durable_keys(["prices".to_owned()]);
     TestHub::configured(Hub::builder().streams(options), |server| {
         server.topics(sinews_server::TopicConfig::default().with_keyed(config))
     })
@@ -285,7 +285,7 @@ fn stream_of_durable_keys_is_hidden_from_clients() {
     assert_eq!(page(&hub)["seq"], 1);
     // Its keys survive patterns that no longer name the topic.
     drop(hub);
-    let other = StreamOptions::in_directory(directory.path()).with_keyed_topics(["other".to_owned()]);
+    let other = StreamOptions::in_directory(directory.path()).with_durable_keys(["other".to_owned()]);
     drop(TestHub::built(Hub::builder().streams(other)));
     assert_eq!(keys_of(&page(&durable(directory.path()))["keys"]), ["a"]);
 }

@@ -8,6 +8,7 @@ mod embed;
 mod errors;
 mod events;
 mod keys;
+mod openapi;
 mod presence;
 mod pusher;
 mod rejections;

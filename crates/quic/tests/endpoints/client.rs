@@ -91,7 +91,7 @@ impl Http3App for Requests {
         }
     }
 
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         while let Some(target) = self.targets.first() {
             match exchanges.send_request(target, [("user-agent", "test")], false) {
                 Ok(Some(stream)) => self.streams.push(stream),

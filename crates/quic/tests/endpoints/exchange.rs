@@ -92,7 +92,7 @@ impl Http3App for EchoApp {
         exchanges.send_datagram(session, &[payload]).expect("an open session");
     }
 
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         self.settled += 1;
         let Some(session) = self.saturated else { return };
         let datagram = vec![7; exchanges.datagram_max(session)];

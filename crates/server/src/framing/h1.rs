@@ -25,7 +25,7 @@ use crate::shared::WorkerShared;
 use crate::socket::AcceptedUpgrade;
 use crate::timer::NEVER;
 
-/// State of one HTTP/1.1 connection.
+/// One HTTP/1.1 connection's state.
 #[derive(Debug)]
 pub(crate) struct H1Conn {
     conn: ConnId,
@@ -39,15 +39,15 @@ pub(crate) struct H1Conn {
     closing: bool,
     /// It was ended while it was idle.
     ended_idle: bool,
-    /// The client may be sending the body of an answered request: received bytes extend the wait for its end.
+    /// The client may be sending an answered request's body: received bytes extend the wait for its end.
     discards_body: bool,
-    /// No request has begun: the first bytes may be the preface of HTTP/2.
+    /// No request has begun: the first bytes may be the HTTP/2 preface.
     is_first: bool,
-    /// Start of the current request, of its body, or of the connection.
+    /// Start of the current request, its body, or the connection.
     started: Option<Time>,
-    /// Time of the last received bytes.
+    /// When bytes were last received.
     received: Time,
-    /// Time when an answer was queued, or bytes of an answer left.
+    /// Time when an answer was queued, or answer bytes left.
     last_progress: Time,
     /// When the loop's timer fires.
     pub(crate) armed: Time,
@@ -57,10 +57,10 @@ pub(crate) struct H1Conn {
 /// Meaning of the next input.
 #[derive(Debug, Default)]
 enum HttpStage {
-    /// The head of a request.
+    /// A request's head.
     #[default]
     Head,
-    /// The body of a request, of `len` bytes, buffered until it is complete.
+    /// A request's body with `len` bytes, buffered until it is complete.
     Body { request: Box<RetainedRequest>, len: usize },
     /// A chunked body.
     Upload(Box<Upload>),
@@ -68,9 +68,9 @@ enum HttpStage {
     DiscardBody { left: usize, whole: usize },
     /// None: the answer is pending.
     PendingAnswer(Box<PendingAnswer>, AnswerContext),
-    /// None: the rest of a file, or of a body that is encoded in pieces, is queued.
+    /// None: the rest of a file, or a body that is encoded in pieces, is queued.
     Sending(Box<SentBody>),
-    /// None: the connection becomes the body of a response.
+    /// None: the connection becomes a response's body.
     Streaming(Box<AcceptedUpgrade>),
 }
 
@@ -99,7 +99,7 @@ pub(crate) enum Leftover {
 }
 
 impl H1Conn {
-    /// Continues a connection after the body of a response, whose end is in `outbound`.
+    /// Continues a connection after a response's body, whose end is in `outbound`.
     pub(crate) fn after_body(
         conn: ConnId,
         peer: SocketAddr,
@@ -141,7 +141,7 @@ impl H1Conn {
         self.is_idle() && self.started.is_some()
     }
 
-    /// Returns the memory of an incomplete request, in bytes.
+    /// Returns an incomplete request's memory, in bytes.
     pub(crate) fn incomplete(&self) -> usize {
         let retained = match &self.stage {
             HttpStage::Body { request, .. } => request.len(),
@@ -192,23 +192,23 @@ impl H1Conn {
         self.ended_idle
     }
 
-    /// Returns whether the completion of a send can wait: no state depends on it.
+    /// Returns whether a send's completion can wait: no state depends on it.
     pub(crate) fn finish_may_wait(&self) -> bool {
         !self.paused && !self.closing && !self.is_busy() && !self.outbound.has_pending()
     }
 
-    /// Returns the deadline of the peer or of a pending answer. `stopping`: since when the server stops.
+    /// Returns the deadline for the peer or for a pending answer. `stopping`: since when the server stops.
     pub(crate) fn deadline(&self, config: &HttpConfig, stopping: Option<Time>) -> Time {
         let written = write_deadline(self.last_progress, stopping, config);
         match (&self.stage, self.started) {
             (HttpStage::PendingAnswer(pending, _), _) => {
-                let answered = pending.since + config.handler_timeout;
+                let answered = pending.since + config.response_timeout;
                 if self.outbound.is_empty() { answered } else { answered.min(written) }
             }
             (HttpStage::Sending(_) | HttpStage::Streaming(_), _) => written,
             _ if self.closing && self.outbound.is_empty() => self.linger_deadline(config, stopping.is_some()),
             _ if self.closing || !self.outbound.is_empty() => written,
-            // Counted from the first byte: a slow drip of bytes does not extend it.
+            // Counted from the first byte: bytes that drip slowly do not extend it.
             (HttpStage::Head, Some(started)) => started + config.head_timeout,
             (HttpStage::Head, None) => self.last_progress + config.keep_alive_timeout,
             (HttpStage::Body { .. }, _) => self.body_deadline(self.buffer.len(), config),
@@ -227,7 +227,7 @@ impl H1Conn {
         expires.min(self.last_progress + config.write_timeout)
     }
 
-    /// Returns the deadline of a body of which `bytes` have arrived.
+    /// Returns the deadline for a body with `bytes` received so far.
     fn body_deadline(&self, bytes: usize, config: &HttpConfig) -> Time {
         // The client may have waited for 100 (Continue) until `last_progress`.
         let idle = self.received.max(self.last_progress) + config.body_idle_timeout;
@@ -239,12 +239,12 @@ impl H1Conn {
         if self.paused { Flow::Pause } else { Flow::Continue }
     }
 
-    /// Bytes of an answer have left.
+    /// Notes that answer bytes have left.
     pub(crate) fn note_progress(&mut self, now: Time) {
         self.last_progress = now;
     }
 
-    /// Returns whether the connection begins with the preface of HTTP/2.
+    /// Returns whether the connection begins with the HTTP/2 preface.
     pub(crate) fn begins_http2(&mut self, chunk: &[u8]) -> bool {
         if !self.is_first {
             return false;
@@ -258,7 +258,7 @@ impl H1Conn {
         is_equal && received == line.len()
     }
 
-    /// Takes the buffered beginning of the connection.
+    /// Takes the connection's buffered beginning.
     pub(crate) fn take_buffer(&mut self) -> BytesMut {
         mem::take(&mut self.buffer)
     }
@@ -300,7 +300,7 @@ impl H1Conn {
         Handled::Waiting
     }
 
-    /// Buffers the beginning of a request.
+    /// Buffers a request's beginning.
     fn buffer_rest(&mut self, rest: &[u8], now: Time) {
         if !rest.is_empty() && !self.closing {
             self.buffer.extend_from_slice(rest);
@@ -308,8 +308,8 @@ impl H1Conn {
         }
     }
 
-    /// Answers requests until the input is consumed, an answer ends the connection or is pending, the outbound queue
-    /// is above its high-water mark, or a request is an upgrade. Returns the number of consumed bytes.
+    /// Answers requests until the input is consumed, an answer ends the connection or is pending, the outbound queue is
+    /// above its high-water mark, or a request is an upgrade. Returns the consumed byte count.
     fn handle(&mut self, input: &[u8], shared: &mut WorkerShared) -> (usize, Option<AcceptedUpgrade>) {
         let router = Rc::clone(&shared.router);
         let mut at = 0;
@@ -354,8 +354,8 @@ impl H1Conn {
     /// Handles a timeout. Returns whether the connection closes at once.
     pub(crate) fn time_out(&mut self, shared: &mut WorkerShared) -> bool {
         if let HttpStage::PendingAnswer(pending, _) = &self.stage {
-            if pending.since + shared.services.http.handler_timeout > shared.services.now {
-                // The peer takes no bytes of earlier answers.
+            if pending.since + shared.services.http.response_timeout > shared.services.now {
+                // The peer takes no bytes from earlier answers.
                 return true;
             }
             self.time_out_answer(shared);
@@ -385,7 +385,7 @@ mod tests {
     fn stop_gives_a_client_at_most_a_second() {
         let (config, second) = (HttpConfig::default(), Duration::from_secs(1));
         let [early, progress, late] = [1, 2, 3].map(|seconds| Time::ZERO + second * seconds);
-        // It takes no bytes of an answer.
+        // It takes no answer bytes.
         assert_eq!(write_deadline(progress, None, &config), progress + config.write_timeout);
         assert_eq!(write_deadline(progress, Some(early), &config), progress + second);
         assert_eq!(write_deadline(progress, Some(late), &config), late + second);

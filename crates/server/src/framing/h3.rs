@@ -1,12 +1,12 @@
-//! HTTP/3: many exchanges and sockets at once on a connection of QUIC.
+//! HTTP/3: many exchanges and sockets at once on a QUIC connection.
 //!
 //! ```text
 //!   datagrams ─▶ QuicEndpoint: events ─┬▶ RequestStreams: exchanges ─▶ Exchanges of the connection
 //!                                      └▶ socket: Session and Handler, of the worker ─▶ Exchanges
 //! ```
 //!
-//! The endpoint lends a connection for the time of an event. State that changes in between, such as output of a socket,
-//! waits until the worker asks for the connection at the end of its turn.
+//! The endpoint lends a connection while it reports an event. State that changes in between, such as a socket's output,
+//! waits until the worker asks for the connection at its turn's end.
 
 mod answer;
 mod sessions;
@@ -26,27 +26,27 @@ use crate::http::HttpConfig;
 use crate::shared::WorkerShared;
 use crate::timer::NEVER;
 
-/// State of one HTTP/3 connection.
+/// One HTTP/3 connection's state.
 pub(crate) struct H3Conn {
-    /// The endpoint of the connection, and its key there.
+    /// The connection's endpoint, and its key there.
     pub(crate) listener: usize,
     pub(crate) key: ConnectionKey,
     pub(crate) table: ExchangeTable<QuicStreamId>,
     pub(crate) sockets: SocketTable<QuicStreamId>,
-    /// Message streams of sessions of WebTransport; each has a socket.
+    /// Message streams of WebTransport sessions; each has a socket.
     pub(crate) sessions: Vec<MessageStream>,
     /// Sessions in which the client has opened a stream since the last look.
     has_own_stream: Vec<QuicStreamId>,
-    /// Changes of streams of sockets, in order.
+    /// Changes to socket streams, in order.
     changes: Vec<SocketChange>,
-    /// The connection is listed among those that the worker asks for at the end of its turn.
+    /// The connection is listed among those that the worker asks for at its turn's end.
     pub(crate) is_changed: bool,
-    /// The future of an answer was woken.
+    /// An answer's future was woken.
     pub(crate) is_woken: bool,
     /// The client was told to send no more requests.
     going_away_since: Option<Time>,
     closing: Option<(H3Code, &'static str)>,
-    /// When the first of the streams was opened whose heads have not arrived.
+    /// When the first stream was opened whose head has not arrived.
     awaits_head_since: Option<Time>,
     /// When reads have resumed; `None` while they are paused.
     reads_since: Option<Time>,
@@ -54,13 +54,13 @@ pub(crate) struct H3Conn {
     unacknowledged: (usize, u64),
     /// When a frame was last sent.
     last_progress: Time,
-    /// Bytes that the client has not acknowledged, and bytes of incomplete requests and of state.
+    /// Bytes that the client has not acknowledged, and bytes for incomplete requests and state.
     pub(crate) memory: (usize, usize),
     /// When the worker looks at the deadline.
     pub(crate) armed: Time,
 }
 
-/// A change of a stream of a socket.
+/// A change to a socket's stream.
 enum SocketChange {
     Pause(QuicStreamId),
     Resume(QuicStreamId),
@@ -75,7 +75,7 @@ pub(crate) enum SocketInput<'e> {
     Opened(Box<OpenedSocket>),
     /// Bytes, and whether the peer sends no more.
     Data { socket: ConnId, data: &'e [u8], ends: bool },
-    /// The streams of these sockets are reset. They exist no longer.
+    /// These sockets' streams are reset. They exist no longer.
     Reset(Vec<ConnId>),
 }
 
@@ -118,7 +118,7 @@ impl H3Conn {
         self.is_idle() && self.unacknowledged.0 == 0
     }
 
-    /// Returns the deadline of the client or of a pending answer.
+    /// Returns the deadline for the client or for a pending answer.
     pub(crate) fn deadline(&self, config: &HttpConfig) -> Time {
         let first = self.head_deadline(config).min(self.sockets.due);
         if !self.is_idle() {
@@ -130,13 +130,13 @@ impl H3Conn {
         } else if self.is_finished() {
             self.table.idle_deadline(config)
         } else {
-            // The end of an answer waits for the client.
+            // An answer's end waits for the client.
             self.last_progress + config.write_timeout
         };
         first.min(rest)
     }
 
-    /// Returns the deadline of the first head.
+    /// Returns the first head's deadline.
     fn head_deadline(&self, config: &HttpConfig) -> Time {
         match (self.awaits_head_since, self.reads_since) {
             // A head may arrive while reads are paused.
@@ -155,12 +155,12 @@ impl H3Conn {
         self.closing.get_or_insert((code, reason));
     }
 
-    /// Returns consumed bytes of a socket to the window of its stream.
+    /// Returns a socket's consumed bytes to its stream's window.
     pub(crate) fn resume_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::Resume(stream));
     }
 
-    /// Notes that the client has taken bytes of a stream, of which `is_blocked` says whether others wait.
+    /// Notes that the client has taken bytes from a stream. `is_blocked`: others wait.
     pub(crate) fn note_writable(&mut self, stream: QuicStreamId, is_blocked: bool, now: Time) {
         if !is_blocked {
             self.sockets.unblock(Some(stream));
@@ -170,12 +170,12 @@ impl H3Conn {
         }
     }
 
-    /// Keeps the window of a socket closed.
+    /// Keeps a socket's window closed.
     pub(crate) fn pause_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::Pause(stream));
     }
 
-    /// Ends the stream of a socket, behind all that is queued.
+    /// Ends a socket's stream, behind all that is queued.
     pub(crate) fn end_stream(&mut self, stream: QuicStreamId) {
         self.changes.push(SocketChange::End(stream));
     }
@@ -187,7 +187,7 @@ impl H3Conn {
         self.table.idle_since = now;
     }
 
-    /// Returns whether the state of sockets waits for the connection.
+    /// Returns whether socket state waits for the connection.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
@@ -222,7 +222,7 @@ impl H3Streams<'_, '_> {
                     shared.services.counters.http3_reset.add(1);
                 }
                 self.remove_reset(stream, shared);
-                // A violation on the stream of its request ends a session, too.
+                // A violation on its request's stream ends a session, too.
                 let sockets = match self.conn.sockets.get(stream) {
                     Some(socket) => vec![socket],
                     None => self.conn.closed_session(stream),
@@ -233,13 +233,13 @@ impl H3Streams<'_, '_> {
             Event::SessionClosed { session, .. } => {
                 return Some(SocketInput::Reset(self.conn.closed_session(session)));
             }
-            // The end of content follows trailers.
+            // The content's end follows trailers.
             _ => {}
         }
         self.conn.table.opened.take().map(SocketInput::Opened)
     }
 
-    /// Executes changes of streams of sockets.
+    /// Executes changes to socket streams.
     pub(crate) fn execute_changes(&mut self) {
         for change in std::mem::take(&mut self.conn.changes) {
             match change {
@@ -288,7 +288,7 @@ impl H3Streams<'_, '_> {
         self.conn.awaits_head_since = opened.map(since_epoch);
     }
 
-    /// Updates the state of the connection after its events, and closes it at its end.
+    /// Updates the connection's state after its events, and closes it at its end.
     pub(crate) fn finish(&mut self, shared: &WorkerShared) {
         self.note_heads(shared);
         let Self { conn, exchanges } = self;

@@ -1,11 +1,11 @@
-//! Requests on the streams of one connection: the part that HTTP/2 and HTTP/3 share.
+//! Requests on one connection's streams: the part that HTTP/2 and HTTP/3 share.
 //!
 //! ```text
 //!   events ─▶ RequestStreams ─┬▶ StreamExchange: Upload ─▶ Pending ─▶ Sending ─▶ the framing
 //!                             └▶ OpenedSocket: Session and Handler, of the worker ─▶ the framing
 //! ```
 //!
-//! While the queued answers of a connection exceed `max_queued_answers`, complete requests wait before `Pending`.
+//! While a connection's queued answers exceed `max_queued_answers`, complete requests wait before `Pending`.
 
 mod requests;
 mod sockets;
@@ -29,7 +29,7 @@ use crate::request::ResponseBody;
 use crate::socket::AcceptedUpgrade;
 use crate::timer::NEVER;
 
-/// A stream of a connection of either version.
+/// A stream on an HTTP/2 or HTTP/3 connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamKey {
     Http2(StreamId),
@@ -69,11 +69,11 @@ pub(crate) enum StreamReset {
     Internal,
 }
 
-/// Exchanges of a connection.
+/// A connection's exchanges.
 pub(crate) struct ExchangeTable<I> {
     pub(super) conn: ConnId,
     pub(crate) peer: SocketAddr,
-    /// In the order of their streams.
+    /// In stream order.
     pub(super) exchanges: Vec<StreamExchange<I>>,
     /// The exchange that sends next.
     pub(super) next: usize,
@@ -82,7 +82,7 @@ pub(crate) struct ExchangeTable<I> {
     pub(super) has_request: bool,
     /// A complete request, or an answer that is ready, waits for the queued answers to leave.
     pub(crate) has_waiting: bool,
-    /// A socket has the slot of the connection among the limits.
+    /// A socket has the connection's slot among the limits.
     pub(crate) is_slot_taken: bool,
     /// When the last exchange or socket ended.
     pub(super) idle_since: Time,
@@ -97,25 +97,25 @@ pub(crate) struct OpenedSocket {
     pub(crate) slot: SocketSlot,
 }
 
-/// The slot of a socket among the connections that limits permit.
+/// A socket's slot among the connections that limits permit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketSlot {
-    /// That of its connection, which one socket has at a time: such a connection counts as one of HTTP/1.1.
+    /// Its connection's slot, which one socket has at a time: such a connection counts as an HTTP/1.1 connection.
     Connection,
     Own,
     /// None: the socket only tells the client that it is beyond a limit.
     Rejected,
 }
 
-/// A request of a stream, and its answer.
+/// A stream's request, and its answer.
 pub(super) struct StreamExchange<I> {
     pub(super) stream: I,
     /// The method is HEAD.
     pub(super) is_head: bool,
-    /// All of the request has arrived.
+    /// The whole request has arrived.
     pub(super) is_received: bool,
     pub(super) started: Time,
-    /// Time of the last received bytes, or of the last sent ones.
+    /// When bytes were last received or sent.
     pub(super) progress: Time,
     pub(super) stage: StreamStage,
 }
@@ -130,18 +130,18 @@ pub(super) enum StreamStage {
     Sending(OutgoingBody),
 }
 
-/// The rest of the body of an answer.
+/// The rest of an answer's body.
 pub(super) struct OutgoingBody {
     pub(super) body: ResponseBody,
     /// Bytes that the answer alone has in memory, until its end.
     len: usize,
 }
 
-/// A request with the received part of its body.
+/// A request with its received body part.
 pub(crate) struct StreamUpload {
     pub(super) request: Box<RetainedRequest>,
     pub(super) body: Vec<u8>,
-    /// Bytes of the body that are not returned to the window of the stream.
+    /// Body bytes that are not returned to the stream's window.
     pub(super) held: usize,
 }
 
@@ -164,7 +164,7 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         self.exchanges.binary_search_by_key(&stream, |exchange| exchange.stream).ok()
     }
 
-    /// Adds an exchange. Its stream is mostly the latest: QUIC may deliver the beginnings of streams in another order.
+    /// Adds an exchange. Its stream is mostly the latest: QUIC may deliver stream beginnings in another order.
     pub(super) fn open(&mut self, stream: I, is_head: bool, is_received: bool, now: Time) {
         self.has_request = true;
         let stage = StreamStage::Answering;
@@ -179,12 +179,12 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         self.idle_since = now;
     }
 
-    /// Drops all requests and answers of a connection that closes.
+    /// Drops all requests and answers on a connection that closes.
     pub(crate) fn drop_answers(&mut self) {
         (self.exchanges, self.has_waiting) = (Vec::new(), false);
     }
 
-    /// Returns the bytes of memory of bodies that are being sent. A client with closed windows holds them.
+    /// Returns the memory, in bytes, for bodies that are being sent. A client with closed windows holds them.
     pub(super) fn outgoing(&self) -> usize {
         let bodies = self.exchanges.iter().map(|exchange| match &exchange.stage {
             StreamStage::Sending(outgoing) => outgoing.memory(),
@@ -193,12 +193,12 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         bodies.sum()
     }
 
-    /// Returns the number of answers of the pool's threads that are not polled yet.
+    /// Returns how many answers by the pool's threads are not polled yet.
     fn blocking(&self) -> usize {
         self.exchanges.iter().filter(|exchange| exchange.is_blocking()).count()
     }
 
-    /// Returns the bytes of requests that wait.
+    /// Returns the bytes in requests that wait.
     fn waiting(&self) -> usize {
         let waiting = self.exchanges.iter().map(|exchange| match &exchange.stage {
             StreamStage::Waiting(request) => request.request.len() + request.body.capacity(),
@@ -207,7 +207,7 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         waiting.sum()
     }
 
-    /// Returns the bytes of incomplete requests.
+    /// Returns the bytes in incomplete requests.
     pub(super) fn incomplete(&self) -> usize {
         let uploads = self.exchanges.iter().map(|exchange| match &exchange.stage {
             StreamStage::Upload(upload) | StreamStage::Waiting(upload) => {
@@ -218,8 +218,8 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         uploads.sum()
     }
 
-    /// Returns the first deadline of an exchange. `stopping`: since when the server stops. `shared`: when the output last
-    /// progressed for which the body of a stream waits, beside its own.
+    /// Returns the first exchange deadline. `stopping`: since when the server stops. `shared`: when the output last
+    /// progressed that a stream's body waits for, beside its own.
     pub(super) fn deadline(
         &self,
         config: &HttpConfig,
@@ -230,7 +230,7 @@ impl<I: Copy + Ord> ExchangeTable<I> {
         deadlines.fold(NEVER, Time::min)
     }
 
-    /// Returns the deadline of a connection without exchanges and sockets.
+    /// Returns the deadline for a connection without exchanges and sockets.
     pub(super) fn idle_deadline(&self, config: &HttpConfig) -> Time {
         self.idle_since + if self.has_request { config.keep_alive_timeout } else { config.head_timeout }
     }
@@ -241,7 +241,7 @@ impl<I: Copy> StreamExchange<I> {
         match &self.stage {
             // A waiting request ends with the answers before it, which have deadlines.
             StreamStage::Answering | StreamStage::Waiting(_) => NEVER,
-            StreamStage::Pending(pending) => pending.since + config.handler_timeout,
+            StreamStage::Pending(pending) => pending.since + config.response_timeout,
             StreamStage::Sending(_) => {
                 write_deadline(self.progress.max(shared(self.stream)), stopping, config)
             }
@@ -263,13 +263,13 @@ impl OutgoingBody {
         Self { body, len: if is_unique { len } else { 0 } }
     }
 
-    /// A body of which all is sent.
+    /// A body that is sent completely.
     pub(super) const fn empty() -> Self {
         Self { body: ResponseBody::Bytes(Bytes::new()), len: 0 }
     }
 
-    /// Returns the bytes of memory that the answer holds: all of its own bytes until its end, and what a source refers to. 0
-    /// for a file, and for bytes that others hold too.
+    /// Returns the memory that the answer holds, in bytes: all its own bytes until its end, and what a source refers
+    /// to. 0 for a file, and for bytes that others hold too.
     pub(super) fn memory(&self) -> usize {
         match &self.body {
             ResponseBody::Source(part) => part.memory(),
@@ -277,11 +277,11 @@ impl OutgoingBody {
         }
     }
 
-    /// Returns whether pieces of the body hold more memory than their bytes.
+    /// Returns whether body pieces hold more memory than their bytes.
     pub(super) fn has_large_pieces(&self) -> bool {
         self.memory() > 0
     }
 }
 
-/// Payload of a DATA frame: each peer accepts it (RFC 9113 section 4.2).
+/// DATA frame payload: each peer accepts it (RFC 9113 section 4.2).
 pub(super) const PIECE: usize = 16 << 10;

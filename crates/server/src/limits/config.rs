@@ -1,14 +1,14 @@
-//! Settings of the limits of a server.
+//! Settings for a server's limits.
 
 use super::memory;
 
-/// Limits of the server as a whole. Without them, the limits are memory, the system's limits, and the limits of each
-/// connection ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
+/// Limits for the server as a whole. Without them, the limits are memory, the system's limits, and each connection's
+/// limits ([`Config`](crate::Config), [`HttpConfig`](crate::HttpConfig)).
 ///
-/// Excess connections and handshakes are rejected with the HTTP status for the case: 503 if the server is
-/// full, 429 if one client exceeds its share, both with `Retry-After`. Each rejection is counted
+/// Excess connections and handshakes are rejected with the HTTP status for the case: 503 if the server is full, 429 if
+/// one client exceeds its share, both with `Retry-After`. Each rejection is counted
 /// ([`Metrics::limited`](crate::Metrics::limited)). A log line, at most every ten seconds, names the limit and the
-/// setting. [`Server::bind`](crate::Server::bind) rejects limits of zero.
+/// setting. [`Server::bind`](crate::Server::bind) rejects zero limits.
 ///
 /// ```
 /// use sinews_server::{Limits, Router, Server};
@@ -30,10 +30,10 @@ pub struct Limits {
     pub(crate) when_full: WhenFull,
 }
 
-/// Memory limit of queues.
+/// Memory limit for queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MaxMemory {
-    /// Percentage of the available memory.
+    /// Percentage of available memory.
     Share(u8),
     Bytes(usize),
     Unlimited,
@@ -46,63 +46,63 @@ impl Default for MaxMemory {
 }
 
 impl Limits {
-    /// Maximum number of open TCP connections, over all threads and listeners. Default: none but the limit of
-    /// descriptors, at which further connections wait in the kernel without an answer. Below that, this limit rejects
-    /// them with 503. A connection of HTTP/2 or HTTP/3 counts as one with its first WebSocket or streaming response, and each
-    /// further one counts as one more.
+    /// Maximum open TCP connections, over all threads and listeners. Default: none but the descriptor limit, at which
+    /// further connections wait in the kernel without an answer. Below that, this limit rejects them with 503. An
+    /// HTTP/2 or HTTP/3 connection counts as one with its first WebSocket or streaming response, and each further one
+    /// counts as one more.
     #[must_use]
     pub fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections = Some(connections);
         self
     }
 
-    /// Maximum number of open TCP connections of one client: of an IPv4 address, or of the first 64 bits of an IPv6
+    /// Maximum open TCP connections from one client: from an IPv4 address, or from the first 64 bits of an IPv6
     /// address, the prefix of one household or one machine. Default: none, since a whole company may share an IPv4
-    /// address, and all clients behind a proxy share its address. Excess connections are rejected with 429. WebSockets over
-    /// HTTP/2 and HTTP/3 count as for [`with_max_connections`](Self::with_max_connections).
+    /// address, and all clients behind a proxy share its address. Excess connections are rejected with 429. WebSockets
+    /// over HTTP/2 and HTTP/3 count as for [`with_max_connections`](Self::with_max_connections).
     #[must_use]
     pub fn with_max_connections_per_address(mut self, connections: usize) -> Self {
         self.max_connections_per_address = Some(connections);
         self
     }
 
-    /// Maximum number of WebSocket handshakes per second, over all threads; after a quiet second, that many at once.
-    /// Default: none. Excess handshakes are rejected with 503. The limit protects handlers from mass reconnects,
-    /// since most handlers authenticate clients at a backend.
+    /// Maximum WebSocket handshakes per second, over all threads; after a quiet second, that many at once. Default:
+    /// none. Excess handshakes are rejected with 503. The limit protects handlers from mass reconnects, since most
+    /// handlers authenticate clients at a backend.
     #[must_use]
     pub fn with_handshakes_per_second(mut self, handshakes: u32) -> Self {
         self.handshakes_per_second = Some(handshakes);
         self
     }
 
-    /// Maximum memory of all queues in bytes: outbound queues ([`Metrics::queued_bytes`](crate::Metrics)), and
+    /// Maximum memory for all queues in bytes: outbound queues ([`Metrics::queued_bytes`](crate::Metrics)), and
     /// incomplete messages and requests. Default: a [share](Self::with_memory_share) of the memory. The count is an
-    /// estimate, in which a message counts once for each recipient; the limit is exceeded only when the resident
-    /// memory of the process exceeds it, too. Other memory of the process is extra.
-    /// [`when_full`](Self::with_when_full) sets the action beyond the limit.
+    /// estimate, in which a message counts once for each recipient; the limit is exceeded only when the process's
+    /// resident memory exceeds it, too. The process's other memory is extra. [`when_full`](Self::with_when_full) sets
+    /// the action beyond the limit.
     #[must_use]
     pub fn with_max_memory(mut self, bytes: usize) -> Self {
         self.max_memory = MaxMemory::Bytes(bytes);
         self
     }
 
-    /// The same as a percentage of the memory available at bind: that of the machine, or of the control group
-    /// (version 1 or 2) if that has less, as in a container. Default: 50, which leaves as much for the rest of the
-    /// process and for the sockets. If the system does not report its memory, there is no limit.
+    /// The same as a percentage of the memory available at bind: the machine's, or the control group's (version 1 or 2)
+    /// if that has less, as in a container. Default: 50, which leaves as much for the process's other memory and for
+    /// the sockets. If the system does not report its memory, there is no limit.
     #[must_use]
     pub fn with_memory_share(mut self, percent: u8) -> Self {
         self.max_memory = MaxMemory::Share(percent);
         self
     }
 
-    /// Removes the common limit of queues; the limits of each connection remain.
+    /// Removes the common queue limit; each connection's limits remain.
     #[must_use]
     pub fn without_max_memory(mut self) -> Self {
         self.max_memory = MaxMemory::Unlimited;
         self
     }
 
-    /// Returns the memory limit of queues in bytes.
+    /// Returns the memory limit for queues in bytes.
     pub(crate) fn memory_bytes(&self) -> Option<u64> {
         match self.max_memory {
             MaxMemory::Bytes(bytes) => Some(bytes as u64),
@@ -143,7 +143,7 @@ impl Limits {
     }
 }
 
-/// Action of a server while its queues exceed [`Limits::with_max_memory`].
+/// Server action while the queues exceed [`Limits::with_max_memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {

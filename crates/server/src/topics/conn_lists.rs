@@ -1,16 +1,16 @@
-//! A list of each connection of a thread, most of them short.
+//! A list for each connection on a thread, most of them short.
 
 use std::fmt::Debug;
 
 use sinews_engine::ConnId;
 use smallvec::{Array, SmallVec};
 
-/// A list of each connection that has one, by the slot of the connection: slots are dense, so this takes less memory than a
+/// A list for each connection that has one, by the connection's slot: slots are dense, so this takes less memory than a
 /// hash table. As many items as the array has are in the slot.
 #[derive(Debug)]
 pub(super) struct ConnLists<A: Array<Item: Debug>> {
     conns: Vec<ConnList<A>>,
-    /// The same by the slot of a socket on a stream.
+    /// The same by slot, for sockets on streams.
     streams: Vec<ConnList<A>>,
 }
 
@@ -21,7 +21,7 @@ struct ConnList<A: Array<Item: Debug>> {
     list: SmallVec<A>,
 }
 
-/// Length of a list from which on its capacity doubles.
+/// List length from which on its capacity doubles.
 const SHORT: usize = 4;
 
 impl<A: Array<Item: Debug>> Default for ConnLists<A> {
@@ -31,7 +31,7 @@ impl<A: Array<Item: Debug>> Default for ConnLists<A> {
 }
 
 impl<A: Array<Item: Debug>> ConnLists<A> {
-    /// Returns the list of a connection.
+    /// Returns a connection's list.
     pub(super) fn get(&self, conn: ConnId) -> &[A::Item] {
         let slot = match conn.stream_slot() {
             None => self.conns.get(conn.index()),
@@ -40,7 +40,7 @@ impl<A: Array<Item: Debug>> ConnLists<A> {
         slot.filter(|slot| slot.owner == conn).map_or(&[], |slot| &slot.list)
     }
 
-    /// Returns the list of a connection, if it has one.
+    /// Returns a connection's list, if it has one.
     pub(super) fn get_mut(&mut self, conn: ConnId) -> Option<&mut SmallVec<A>> {
         let slot = match conn.stream_slot() {
             None => self.conns.get_mut(conn.index()),
@@ -49,12 +49,12 @@ impl<A: Array<Item: Debug>> ConnLists<A> {
         slot.filter(|slot| slot.owner == conn && !slot.list.is_empty()).map(|slot| &mut slot.list)
     }
 
-    /// Appends to the list of a connection, without spare capacity while the list is short.
+    /// Appends to a connection's list, without spare capacity while the list is short.
     pub(super) fn push(&mut self, conn: ConnId, item: A::Item) {
         self.find_or_push(conn, |_| false, || item);
     }
 
-    /// Returns an item of the list of a connection, which is appended if there is none.
+    /// Returns an item in a connection's list, which is appended if there is none.
     pub(super) fn find_or_push(
         &mut self,
         conn: ConnId,
@@ -70,7 +70,7 @@ impl<A: Array<Item: Debug>> ConnLists<A> {
         }
         let slot = &mut slots[index];
         if slot.owner != conn {
-            // The list of an earlier connection was removed with it.
+            // An earlier connection's list was removed with it.
             *slot = ConnList { owner: conn, list: SmallVec::new() };
         }
         let list = &mut slot.list;
@@ -84,7 +84,7 @@ impl<A: Array<Item: Debug>> ConnLists<A> {
         &mut list[at]
     }
 
-    /// Removes the list of a connection.
+    /// Removes a connection's list.
     pub(super) fn remove(&mut self, conn: ConnId) -> SmallVec<A> {
         let slot = match conn.stream_slot() {
             None => self.conns.get_mut(conn.index()),

@@ -23,7 +23,7 @@ use super::presence::table::PresenceTable;
 use super::rule::{RuleId, TopicRules};
 use super::trie::{TooManySteps, Trie};
 
-/// Topics of all threads.
+/// All threads' topics.
 #[derive(Debug)]
 pub(crate) struct Directory {
     shards: usize,
@@ -54,8 +54,8 @@ impl Directory {
         Self::with_state(&topics, rules, PresenceTable::new(usize::MAX, None), keyed)
     }
 
-    /// Creates a directory with these settings and rules, this presence, and these keyed topics, for their number of
-    /// threads.
+    /// Creates a directory with these settings and rules, this presence, and these keyed topics, for their thread
+    /// count.
     pub(crate) fn with_state(
         topics: &TopicConfig,
         rules: TopicRules,
@@ -90,7 +90,7 @@ impl Directory {
         }
     }
 
-    /// Returns the entry of a topic or pattern that gets its first subscriber on a thread.
+    /// Returns the entry for a topic or pattern that gets its first subscriber on a thread.
     ///
     /// # Errors
     /// [`InvalidTopic::TooAmbiguous`].
@@ -116,7 +116,7 @@ impl Directory {
         entry.0
     }
 
-    /// Returns the entry of a topic with history, with or without subscribers.
+    /// Returns the entry for a topic with history, with or without subscribers.
     pub(super) fn entry_with_history(&self, name: &str) -> Arc<TopicEntry> {
         self.get_or_insert(&mut self.lock(), name)
     }
@@ -142,23 +142,23 @@ impl Directory {
         Arc::new(TopicEntry::new(name, self.shards, history))
     }
 
-    /// Returns the rule of a topic for slow subscribers. Publications use the rule of their topic, regardless of the matching
+    /// Returns a topic's rule for slow subscribers. Publications use their topic's rule, regardless of the matching
     /// pattern.
     pub(super) fn rule_of(&self, name: &str) -> RuleId {
         if name::is_pattern(name) { RuleId::NONE } else { self.rules.slow(name) }
     }
 
-    /// Returns the memory of all topic histories.
+    /// Returns the memory that all topic histories take.
     pub(crate) fn history_usage(&self) -> HistoryUse {
         self.history_store.usage()
     }
 
-    /// Returns the memory of keyed topics, and what was done.
+    /// Returns the memory that keyed topics take, and what was done.
     pub(crate) fn keyed_usage(&self) -> KeyedUse {
         self.keyed.usage()
     }
 
-    /// Returns the number of members of all topics, and their approximate memory.
+    /// Returns the member count over all topics, and the members' approximate memory.
     pub(crate) fn presence_usage(&self) -> (usize, usize) {
         self.presence.usage()
     }
@@ -174,7 +174,7 @@ impl Directory {
         self.lock().get(name).map(|NamedEntry(entry)| entry.clone())
     }
 
-    /// Returns the patterns of all threads that match a topic.
+    /// Returns all threads' patterns that match a topic.
     pub(super) fn matching(&self, name: &str) -> Box<[Arc<TopicEntry>]> {
         if name::watched_topic(name).is_some() {
             return Box::default();
@@ -228,7 +228,7 @@ impl Directory {
         had_messages.is_some()
     }
 
-    /// Removes a topic from the list. If it had messages, the next topic of its name gets another epoch.
+    /// Removes a topic from the list. If it had messages, the next topic with its name gets another epoch.
     pub(super) fn remove_entry(
         &self,
         entries: &mut HashSet<NamedEntry>,
@@ -267,7 +267,8 @@ impl Directory {
     }
 }
 
-/// Returns whether an entry is the listed one of its name: another thread may have removed it, and a third created it anew.
+/// Returns whether an entry is the listed one with its name: another thread may have removed it, and a third created it
+/// anew.
 fn is_listed(entries: &HashSet<NamedEntry>, entry: &Arc<TopicEntry>) -> bool {
     entries.get(&*entry.name).is_some_and(|NamedEntry(listed)| Arc::ptr_eq(listed, entry))
 }

@@ -12,20 +12,20 @@ use super::history::log::TopicHistory;
 use super::subscriber_id::SubscriberId;
 use crate::topics::mail::Mail;
 
-/// Topic, or pattern of topics. There may be as many topics as connections, so few fields are in place.
+/// Topic, or topic pattern. There may be as many topics as connections, so few fields are in place.
 #[derive(Debug)]
 pub(crate) struct TopicEntry {
     pub(crate) name: Arc<str>,
-    /// Number of subscribers on each of the first threads.
+    /// Subscriber counts on the first threads.
     first_counts: [AtomicU32; 4],
     more: Option<Box<EntryExtension>>,
 }
 
-/// The fields of a topic with history, or of a server with many threads.
+/// The fields for a topic with history, or on a server with many threads.
 #[derive(Debug)]
 struct EntryExtension {
     history: Option<TopicHistory>,
-    /// Number of subscribers on each further thread.
+    /// Subscriber counts on the further threads.
     counts: Box<[AtomicU32]>,
 }
 
@@ -66,7 +66,7 @@ impl Ord for NamedEntry {
 }
 
 impl TopicEntry {
-    /// Creates the entry of a topic of this number of threads, with its history if its rule has one.
+    /// Creates a topic's entry for this many threads, with its history if its rule has one.
     pub(super) fn new(name: &str, threads: usize, history: Option<TopicHistory>) -> Self {
         let first_counts: [AtomicU32; 4] = Default::default();
         let further = threads.saturating_sub(first_counts.len());
@@ -90,19 +90,19 @@ impl TopicEntry {
         }
     }
 
-    /// Returns the number of subscribers on a thread.
+    /// Returns the subscriber count on a thread.
     pub(crate) fn subscribers_on(&self, thread: usize) -> usize {
         self.count_of(thread).map_or(0, |count| count.load(Ordering::Relaxed) as usize)
     }
 
-    /// Sets the number of subscribers on a thread.
+    /// Sets the subscriber count on a thread.
     pub(crate) fn set_subscribers(&self, thread: usize, count: usize) {
         if let Some(known) = self.count_of(thread) {
             known.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
     }
 
-    /// Returns the number of subscribers on all threads.
+    /// Returns the subscriber count on all threads.
     pub(crate) fn subscribers(&self) -> usize {
         let further = self.more.iter().flat_map(|more| &more.counts);
         self.first_counts.iter().chain(further).map(|count| count.load(Ordering::Relaxed) as usize).sum()
@@ -130,7 +130,7 @@ pub(crate) struct Recipients<'a> {
 }
 
 impl Recipients<'_> {
-    /// Returns the number of subscriptions on a thread.
+    /// Returns the subscription count on a thread.
     pub(crate) fn count_on(&self, shard: usize) -> usize {
         let entries = self.exact.into_iter().chain(self.patterns.iter().map(|entry| &**entry));
         entries.map(|entry| entry.subscribers_on(shard)).sum()

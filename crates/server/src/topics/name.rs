@@ -1,21 +1,21 @@
-//! Names of topics and patterns of subscriptions: their rules, and how they match.
+//! Topic names and subscription patterns: their rules, and how they match.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Maximum length of a name or pattern in bytes.
+/// Maximum length in bytes for a name or pattern.
 pub(crate) const NAME_MAX: usize = 256;
 
-/// Maximum number of subscriptions of one connection.
+/// Maximum subscriptions for one connection.
 pub(crate) const SUBSCRIPTIONS_MAX: usize = 1_024;
 
-/// Maximum number of steps to match a name against the patterns of all subscribers.
+/// Maximum steps to match a name against all subscribers' patterns.
 pub(crate) const MATCH_STEPS_MAX: usize = 2_048;
 
-/// Tokens of a pattern that is never rejected for its matching steps.
+/// Parts in a pattern that is never rejected for its matching steps.
 pub(crate) const FREE_PARTS: usize = 9;
 
-/// Name of a topic: the form in which a message is published.
+/// Topic name: the form in which a message is published.
 ///
 /// A name has 1 to [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, no control character, and parts separated by
 /// dots, of which none is empty. No part is a wildcard (`*` or `>`); `a*` is an ordinary part. It borrows or owns
@@ -33,10 +33,10 @@ pub(crate) const FREE_PARTS: usize = 9;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopicName<'a>(Cow<'a, str>);
 
-/// Pattern of topic names: the form in which a connection subscribes, and in which rights are granted.
+/// Pattern for topic names: the form in which a connection subscribes, and in which rights are granted.
 ///
-/// The wildcards are those of NATS: the part `*` matches any one part, `>` at the end matches one or more. A name is
-/// a pattern that matches itself only. It borrows or owns its text.
+/// The wildcards are the same as in NATS: the part `*` matches any one part, `>` at the end matches one or more. A name
+/// is a pattern that matches itself only. It borrows or owns its text.
 ///
 /// ```
 /// use sinews_server::{InvalidTopic, TopicName, TopicPattern};
@@ -68,7 +68,7 @@ impl<'a> TopicName<'a> {
         &self.0
     }
 
-    /// Returns the name with a text of its own.
+    /// Returns the name with its own text.
     #[must_use]
     pub fn into_owned(self) -> TopicName<'static> {
         TopicName(Cow::Owned(self.0.into_owned()))
@@ -109,7 +109,7 @@ impl<'a> TopicPattern<'a> {
         &self.0
     }
 
-    /// Returns the pattern with a text of its own.
+    /// Returns the pattern with its own text.
     #[must_use]
     pub fn into_owned(self) -> TopicPattern<'static> {
         TopicPattern(Cow::Owned(self.0.into_owned()))
@@ -151,20 +151,20 @@ impl fmt::Display for TopicPattern<'_> {
     }
 }
 
-/// Error of a topic name or a subscription.
+/// Error in a topic name or a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InvalidTopic {
     /// Empty, longer than [`Topics::NAME_MAX`](crate::Topics::NAME_MAX) bytes, with a control character, or with an
     /// empty part, as in `a.` or `a..b`.
     Name,
-    /// A wildcard in an invalid place: in the name of a publication, or `>` before the end of a pattern.
+    /// A wildcard in an invalid place: in a publication's name, or `>` before a pattern's end.
     Wildcard,
     /// The topic has no history: no [`TopicRule`](crate::TopicRule) enables it, or the name is a pattern.
     NoHistory,
     /// The connection already has [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) subscriptions.
     TooManySubscriptions,
-    /// A pattern of more than [`Topics::FREE_PARTS`](crate::Topics::FREE_PARTS) parts that could raise the matching
+    /// A pattern with more than [`Topics::FREE_PARTS`](crate::Topics::FREE_PARTS) parts that could raise the matching
     /// of a name against all patterns above [`Topics::MATCH_STEPS_MAX`](crate::Topics::MATCH_STEPS_MAX) steps.
     TooAmbiguous,
 }
@@ -196,11 +196,11 @@ impl fmt::Display for InvalidTopic {
 
 impl std::error::Error for InvalidTopic {}
 
-/// Begin of the name of an internal topic, to which the presence updates of a topic are published. No name that a
-/// client may use begins so.
+/// Prefix for an internal topic, to which a topic's presence updates are published. No name that a client may use
+/// begins so.
 const PRESENCE_PREFIX: char = '\u{1}';
 
-/// Returns the internal topic for the presence updates of a topic.
+/// Returns the internal topic for a topic's presence updates.
 pub(crate) fn presence_topic(name: &str) -> String {
     format!("{PRESENCE_PREFIX}{name}")
 }

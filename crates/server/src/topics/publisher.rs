@@ -22,7 +22,7 @@ use super::publish_options::{Placement, PublishOptions};
 use super::subscriber_id::SubscriberId;
 use crate::topics::mail::Mail;
 
-/// Publishes from any thread, for example messages of a database or a queue. Clones are cheap.
+/// Publishes from any thread, for example messages from a database or a queue. Clones are cheap.
 ///
 /// ```
 /// use sinews_server::{Prepared, PublishOptions, Router, Server};
@@ -51,8 +51,8 @@ impl Publisher {
         &self.directory
     }
 
-    /// Publishes a message to the subscribers of a topic. A subscriber gets the messages of one calling thread in order.
-    /// Returns the number of subscriptions that it reaches. No backpressure applies except this result.
+    /// Publishes a message to a topic's subscribers. A subscriber gets one calling thread's messages in order. Returns
+    /// how many subscriptions the message reaches. No backpressure applies except this result.
     ///
     /// # Errors
     /// [`PublishError`]: the name is invalid, the mailbox of a thread with subscribers is full, or the server has
@@ -122,9 +122,9 @@ impl Publisher {
         into_result(recipients.post(&make(), version, &self.posts, None, except))
     }
 
-    /// Sets the position of the last message of a topic with history, for callers that store earlier messages
-    /// elsewhere, such as on disk. A history that is at or beyond the position in the same epoch is unchanged; any
-    /// other history is cleared. Returns whether the topic has history.
+    /// Sets the last message's position in a topic with history, for callers that store earlier messages elsewhere,
+    /// such as on disk. A history that is at or beyond the position in the same epoch is unchanged; any other history
+    /// is cleared. Returns whether the topic has history.
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name is no valid topic name.
@@ -133,8 +133,8 @@ impl Publisher {
         Ok(self.directory.advance_to(topic, position))
     }
 
-    /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full.
-    /// A publisher of many messages that can wait should wait until this is false.
+    /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full. A
+    /// publisher with many messages that can wait should wait until this is false.
     #[must_use]
     pub fn is_backlogged(&self) -> bool {
         self.directory.is_any_backlogged() || self.posts.iter().any(Post::is_over_half_full)
@@ -148,7 +148,7 @@ impl Publisher {
         self.directory.export()
     }
 
-    /// Sets or removes a key of a topic ([`Topics::write_key`](crate::Topics::write_key)).
+    /// Sets or removes a key in a topic ([`Topics::write_key`](crate::Topics::write_key)).
     ///
     /// ```
     /// use sinews_server::{KeyWrite, Router, Server};
@@ -173,7 +173,7 @@ impl Publisher {
         self.directory.keyed.get(topic, key, self.keyed_notifier())
     }
 
-    /// Returns keys of a topic, as [`Topics::keys`](crate::Topics::keys) does.
+    /// Returns a topic's keys, as [`Topics::keys`](crate::Topics::keys) does.
     ///
     /// # Errors
     /// [`KeyError::Filter`].
@@ -187,31 +187,32 @@ impl Publisher {
         keyed_page(&self.directory.keyed, topic, after, filter, limit, self.keyed_notifier())
     }
 
-    /// Applies a change of a key that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.
+    /// Applies a key change that a [`KeyLog`](crate::KeyLog) has stored; without effect if the ticket is unknown.
     pub fn commit_key(&self, topic: &str, ticket: u64) {
-        self.directory.keyed.settle(topic, ticket, true, self.keyed_notifier());
+        self.directory.keyed.complete(topic, ticket, true, self.keyed_notifier());
     }
 
-    /// Drops a change of a key that a [`KeyLog`](crate::KeyLog) has not stored.
+    /// Drops a key change that a [`KeyLog`](crate::KeyLog) has not stored.
     pub fn abort_key(&self, topic: &str, ticket: u64) {
-        self.directory.keyed.settle(topic, ticket, false, self.keyed_notifier());
+        self.directory.keyed.complete(topic, ticket, false, self.keyed_notifier());
     }
 
-    /// Exports the keys of all topics that no [`KeyLog`](crate::KeyLog) stores, for a successor server in another process. From here on, writes are rejected with
-    /// [`KeyError::HandedOver`], and keys do not expire, until [`resume_keyed_topics`](Self::resume_keyed_topics).
+    /// Exports the keys in all topics that no [`KeyLog`](crate::KeyLog) stores, for a successor server in another
+    /// process. From here on, writes are rejected with [`KeyError::HandedOver`], and keys do not expire, until
+    /// [`resume_keyed_topics`](Self::resume_keyed_topics).
     #[must_use]
     pub fn keyed_topics(&self) -> Vec<KeyedSnapshot> {
         self.directory.keyed.export()
     }
 
-    /// Accepts writes of keys again after [`keyed_topics`](Self::keyed_topics), for a successor that has failed.
+    /// Accepts key writes again after [`keyed_topics`](Self::keyed_topics), for a successor that has failed.
     pub fn resume_keyed_topics(&self) {
         self.directory.keyed.resume(&self.posts);
     }
 
-    /// Restores the keys of a topic of another server, in the same epoch. For a server that does not run yet. Returns
-    /// how many keys exceed the limits of this server and are left out; `None`, without effect, if the topic has
-    /// changes here already.
+    /// Restores a topic's keys from another server, in the same epoch. For a server that does not run yet. Returns how
+    /// many keys exceed this server's limits and are left out; `None`, without effect, if the topic has changes here
+    /// already.
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name is no valid topic name.
@@ -221,7 +222,7 @@ impl Publisher {
         Ok(is_restored.then_some(left_out))
     }
 
-    /// Sets the observer of topics and patterns with subscribers, for a server that does not run yet. Returns whether
+    /// Sets the observer for topics and patterns with subscribers, for a server that does not run yet. Returns whether
     /// it is set: a server has one observer, and keeps its first one.
     pub fn observe_subscriptions(&self, observer: Arc<dyn SubscriptionObserver>) -> bool {
         self.directory.observer.set(observer)
@@ -231,25 +232,25 @@ impl Publisher {
         Notifier { posts: &self.posts, epochs: &self.directory.epochs }
     }
 
-    /// Exports the seed and counters of topic epochs, for [`restore_epochs`](Self::restore_epochs) of another server:
-    /// 8 bytes, and 8 more for each of 16,384 hash slots in which a topic was removed together with messages. Call it
+    /// Exports the seed and counters for topic epochs, for another server's [`restore_epochs`](Self::restore_epochs): 8
+    /// bytes, and 8 more for each of 16,384 hash slots in which a topic was removed together with messages. Call it
     /// after [`histories`](Self::histories), so that no epoch is used twice.
     #[must_use]
     pub fn epochs(&self) -> Vec<u8> {
         self.directory.epochs.export()
     }
 
-    /// Restores the epochs of another server, including topics without messages: a client that resumes such a topic
-    /// here has missed no message. For a server that does not run yet. Returns whether the bytes are a valid export
-    /// of [`epochs`](Self::epochs); otherwise nothing changes.
+    /// Restores another server's epochs, including topics without messages: a client that resumes such a topic here has
+    /// missed no message. For a server that does not run yet. Returns whether the bytes are a valid export from
+    /// [`epochs`](Self::epochs); otherwise nothing changes.
     #[must_use]
     pub fn restore_epochs(&self, epochs: &[u8]) -> bool {
         self.directory.epochs.restore(epochs)
     }
 
-    /// Restores a topic of another server, in the same epoch, within the limits of this server. For a server that
-    /// does not run yet. Returns `false`, without effect, if the topic has no history here, or has publications
-    /// already. A topic without messages waits a minute for its subscribers.
+    /// Restores a topic from another server, in the same epoch, within this server's limits. For a server that does not
+    /// run yet. Returns `false`, without effect, if the topic has no history here, or has publications already. A topic
+    /// without messages waits a minute for its subscribers.
     ///
     /// ```
     /// use sinews_server::{HistoryPolicy, Prepared, PublishOptions, Router, Server, TopicRule};
@@ -274,27 +275,27 @@ impl Publisher {
         Ok(self.directory.restore(topic))
     }
 
-    /// Exports the presence of all topics for a successor server in another process.
+    /// Exports all topics' presence for a successor server in another process.
     #[must_use]
     pub fn presence(&self) -> Vec<PresenceSnapshot> {
         self.directory.presence.export()
     }
 
-    /// Publishes no more presence updates: the clients of this server are about to leave it for a successor that has
-    /// their [presence](Self::presence), so their leaves are none.
+    /// Publishes no more presence updates: this server's clients are about to leave it for a successor that has their
+    /// [presence](Self::presence), so these leaves are not published.
     pub fn pause_presence(&self) {
         self.directory.presence.pause();
     }
 
     /// Publishes presence updates again after [`pause_presence`](Self::pause_presence), for a successor that has
-    /// failed. The next update of each topic has the numbers only.
+    /// failed. Each topic's next update has the numbers only.
     pub fn resume_presence(&self) {
         self.directory.presence.resume();
     }
 
-    /// Restores the presence of another server, for a server that does not run yet. The restored members are present
-    /// at once. A connection that joins takes the place of a restored one, without a change for others. Members whose
-    /// connections have not returned within `grace` leave together.
+    /// Restores another server's presence, for a server that does not run yet. The restored members are present at
+    /// once. A connection that joins replaces a restored one, without a change for others. Members whose connections
+    /// have not returned within `grace` leave together.
     pub fn restore_presence(&self, topics: Vec<PresenceSnapshot>, grace: Duration) {
         let now = Instant::now();
         self.directory.presence.restore(topics, now.checked_add(grace).unwrap_or(now));
@@ -306,14 +307,14 @@ fn into_result(counts: Reach) -> Result<usize, PublishError> {
     if lost == 0 { Ok(reached) } else { Err(Undelivered { reached, lost }.into()) }
 }
 
-/// Error of a publication that did not reach every thread: a mailbox is full
+/// Error for a publication that did not reach every thread: a mailbox is full
 /// ([`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox)), or the server has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
-    /// Number of subscribers that are reached.
+    /// Subscribers that the message has reached.
     pub reached: usize,
-    /// Number of subscribers that are not reached.
+    /// Subscribers that the message has not reached.
     pub lost: usize,
 }
 
@@ -331,7 +332,7 @@ impl fmt::Display for Undelivered {
 
 impl std::error::Error for Undelivered {}
 
-/// Error of a [`Publisher`].
+/// Error from a [`Publisher`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PublishError {

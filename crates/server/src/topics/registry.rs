@@ -1,4 +1,4 @@
-//! Topics of one thread: their names, and what the thread stores of each.
+//! One thread's topics: their names, and what the thread stores for each.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,28 +24,28 @@ use super::publisher::Publisher;
 use super::rule::{RuleId, TopicRules};
 use crate::topics::mail::Mail;
 
-/// Topics of one thread.
+/// One thread's topics.
 ///
-/// A topic name consists of parts separated by dots. A subscription may contain the wildcards of NATS: the part `*`
+/// A topic name consists of parts separated by dots. A subscription may contain the NATS wildcards: the part `*`
 /// matches any one part, `>` at the end matches one or more. `prices.*.eur` matches `prices.gold.eur`, `prices.>`
 /// matches that and `prices.gold`, but not `prices`. A wildcard is a whole part: `a*` is an ordinary name.
 ///
 /// Publications are queued and delivered after the running callback has returned, in order, within the turn's budget
 /// ([`TopicConfig`]); other threads receive them by mail. A connection with overlapping subscriptions gets a message
-/// once. Threads share the names and the subscriber counts of each thread. Counts need no lock. Names are locked when
-/// a thread's first subscriber joins or its last leaves, and when a thread publishes to a topic without a local
+/// once. Threads share the names and each thread's subscriber counts. Counts need no lock. Names are locked when a
+/// thread's first subscriber joins or its last leaves, and when a thread publishes to a topic without a local
 /// subscriber. Each thread caches the patterns that match a topic until a pattern is added or removed.
 #[derive(Debug)]
 pub struct Topics {
     pub(super) shard: usize,
-    /// Topics and patterns of this thread, by their names.
+    /// This thread's topics and patterns, by name.
     names: LocalNames,
     pub(super) topics: Slab<Topic>,
-    /// Three of a connection are stored in place: many have two topics, and watch the members of one.
+    /// A connection's first three are stored in place: many have two topics, and watch one topic's members.
     pub(super) subscriptions: ConnLists<[SubscriberIndex; 3]>,
     pub(super) config: TopicConfig,
     pub(super) publications: VecDeque<QueuedPublication>,
-    /// Payload bytes of the queued publications.
+    /// Queued payload bytes.
     pub(super) queued_bytes: usize,
     /// Messages that this thread has put into its own mailbox since it was last read.
     pub(super) mailed: usize,
@@ -53,13 +53,13 @@ pub struct Topics {
     pub(super) has_history: bool,
     /// Set by each publication, cleared by [`take_published`](Self::take_published).
     pub(super) published: bool,
-    /// Maximum length of the publication queue so far.
+    /// Maximum publication queue length so far.
     #[cfg(test)]
     pub(crate) max_queued: usize,
     pub(super) scratch: Vec<ConnId>,
-    /// By the index of a connection: the last subscriber list that contains it.
+    /// By connection index: the last subscriber list that contains it.
     pub(super) listed: Vec<u32>,
-    /// The same by the slot of a socket on a stream.
+    /// The same by slot, for sockets on streams.
     pub(super) listed_streams: Vec<u32>,
     pub(super) list: u32,
     pub(crate) counters: TopicCounters,
@@ -67,7 +67,7 @@ pub struct Topics {
     pub(super) keyed: LocalKeyed,
     pub(super) directory: Arc<Directory>,
     pub(super) posts: Arc<[Post<Mail>]>,
-    /// Generation of the directory's patterns from which the routes were built.
+    /// Generation that the directory's patterns had when the routes were built.
     pub(super) generation: u64,
     pub(super) any_patterns: bool,
     /// Topics with a route.
@@ -93,7 +93,7 @@ pub(super) struct Topic {
 struct TopicExtension {
     /// Cached patterns that match it, if it was published to recently.
     route: Option<Route>,
-    /// Progress of its history, if it has one and a local subscriber by name.
+    /// Its history's progress, if it has one and a local subscriber by name.
     progress: Option<TopicProgress>,
 }
 
@@ -139,13 +139,13 @@ impl Topic {
 /// Patterns that match a topic.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Patterns with subscribers on this thread, in order of their indices.
+    /// Patterns with subscribers on this thread, ordered by index.
     pub(super) local: Box<[usize]>,
-    /// Patterns of all threads.
+    /// All threads' patterns.
     pub(super) all: Box<[Arc<TopicEntry>]>,
 }
 
-/// Index of a connection among a topic's subscribers. Numbers of topics do not exceed 31 bits, those of connections 32.
+/// A connection's index among a topic's subscribers. Topic numbers do not exceed 31 bits, connection numbers 32.
 #[derive(Debug)]
 pub(super) struct SubscriberIndex {
     /// With [`PRESENT`] in its first bit.
@@ -153,7 +153,7 @@ pub(super) struct SubscriberIndex {
     at: u32,
 }
 
-/// Marks the subscription of a connection that is present in its topic without a member: such a presence needs no entry of
+/// Marks a subscription whose connection is present in its topic without a member: such a presence needs no entry of
 /// its own.
 const PRESENT: u32 = 1 << 31;
 
@@ -183,13 +183,13 @@ impl SubscriberIndex {
         self.at as usize
     }
 
-    /// Takes the index of a removed subscriber of the topic.
+    /// Takes a removed subscriber's index in the topic.
     pub(super) fn move_to(&mut self, removed: &Self) {
         self.at = removed.at;
     }
 }
 
-/// Message for the subscribers of this thread.
+/// Message for this thread's subscribers.
 #[derive(Debug)]
 pub(crate) struct QueuedPublication {
     pub(crate) topic: usize,
@@ -199,37 +199,38 @@ pub(crate) struct QueuedPublication {
     pub(crate) sequence: u64,
 }
 
-/// Returns the names of topics by their index.
+/// Returns the topic names by index.
 #[inline]
 fn name_in<'a>(topics: &'a Slab<Topic>) -> impl Fn(usize) -> &'a str {
     move |index| topics.get(index).map_or("", |topic| &topic.entry.name)
 }
 
 impl Topics {
-    /// Maximum length of a name in bytes: enough for any path, and a bound on memory that clients can use.
+    /// Maximum name length in bytes: enough for any path, and a bound on memory that clients can use.
     pub const NAME_MAX: usize = name::NAME_MAX;
 
-    /// Maximum number of subscriptions of one connection: bounds the cost of its close.
+    /// Maximum subscriptions for one connection: bounds the cost when it closes.
     pub const SUBSCRIPTIONS_MAX: usize = name::SUBSCRIPTIONS_MAX;
 
-    /// Maximum number of steps to match a name against the patterns of all subscribers, each a look at one part:
-    /// some tens of microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
+    /// Maximum steps to match a name against all subscribers' patterns, each a look at one part: some tens of
+    /// microseconds. A pattern that could lead to more is rejected ([`InvalidTopic::TooAmbiguous`]).
     pub const MATCH_STEPS_MAX: usize = name::MATCH_STEPS_MAX;
 
-    /// A pattern of at most this many parts is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
-    /// such patterns together take half of its steps.
+    /// A pattern with at most this many parts is never rejected for [`MATCH_STEPS_MAX`](Self::MATCH_STEPS_MAX): all
+    /// such patterns together take half its steps.
     pub const FREE_PARTS: usize = name::FREE_PARTS;
 
-    /// Minimum interval of the presence updates of a topic by default ([`PresenceInterval`](crate::PresenceInterval)): 100
+    /// Default minimum interval between a topic's presence updates ([`PresenceInterval`](crate::PresenceInterval)): 100
     /// ms. At most ten messages a second for each watcher, however many members join and leave.
     pub const PRESENCE_INTERVAL: Duration = PRESENCE_INTERVAL;
 
-    /// Maximum number of members that one presence update lists; with more changes it has the numbers only. 16,384: those of
-    /// some seconds in a large topic. The limit of their ids and infos is 512 KiB, which fits into the queue of a watcher.
+    /// Maximum members that one presence update lists; with more changes it has the numbers only. 16,384: the members
+    /// that change within some seconds in a large topic. Their ids and infos are limited to 512 KiB, which fits into a
+    /// watcher's queue.
     pub const PRESENCE_CHANGES_MAX: usize = CHANGES_MAX;
 
-    /// Maximum number of members that [`members`](Self::members) returns at once: 1,000, since the lock of all
-    /// presence is held meanwhile.
+    /// Maximum members that [`members`](Self::members) returns at once: 1,000, since the lock for all presence is held
+    /// meanwhile.
     pub const MEMBERS_MAX: usize = MEMBERS_MAX;
 
     /// Returns a handle that publishes from any thread.
@@ -288,7 +289,7 @@ impl Topics {
         name::check_subscription(name)
     }
 
-    /// Returns the index of a topic or pattern of this thread.
+    /// Returns the index for a topic or pattern on this thread.
     #[inline]
     pub(super) fn index_of(&self, name: &str) -> Option<usize> {
         self.names.get(name, name_in(&self.topics))
@@ -314,7 +315,7 @@ impl Topics {
         topic
     }
 
-    /// Sets the entry of a topic to another one of its name.
+    /// Replaces a topic's entry by another one with its name.
     pub(super) fn replace_entry(&mut self, topic: usize, entry: Arc<TopicEntry>) {
         self.topics[topic].entry = entry;
     }
@@ -341,7 +342,7 @@ impl Topics {
         &self.directory.rules
     }
 
-    /// Returns the counters of topics on this thread.
+    /// Returns this thread's topic counters.
     #[must_use]
     pub fn counters(&self) -> TopicCounters {
         self.counters

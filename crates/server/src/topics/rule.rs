@@ -1,11 +1,11 @@
-//! Settings of topics by pattern.
+//! Topic settings by pattern.
 
 use sinews_proto::CloseCode;
 
 use super::history::policy::HistoryPolicy;
 use super::name::{self, InvalidTopic};
 
-/// Action when the queue of a slow subscriber reaches its limit. Other subscribers are not affected.
+/// Action when a slow subscriber's queue reaches its limit. Other subscribers are not affected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlowConsumer {
@@ -13,10 +13,10 @@ pub enum SlowConsumer {
     DropNewest,
     /// Drops the oldest queued message: the subscriber gets the newest messages, after a gap.
     DropOldest,
-    /// Queues only the last value of each topic; it replaces the previous value. Without capacity for another topic,
-    /// the oldest value is dropped.
+    /// Queues only each topic's last value; it replaces the previous value. Without capacity for another topic, the
+    /// oldest value is dropped.
     Conflate,
-    /// Closes the connection with this code and reason, of at most 123 bytes, after the queued messages.
+    /// Closes the connection with this code and reason, at most 123 bytes long, after the queued messages.
     Close(CloseCode, String),
 }
 
@@ -25,13 +25,13 @@ pub enum SlowConsumer {
 /// Publications to a subscriber are queued while its outbound buffer holds more than
 /// [`Config::high_water`](crate::Config::high_water) bytes. Subscribers share the payload: a queued message costs each
 /// of them some 50 bytes regardless of its size, and the payload stays in memory until its last subscriber has taken
-/// it. The limits apply to one subscriber and all topics of a rule together. Without a policy here, the subscriber's
+/// it. The limits apply to one subscriber and all topics under a rule together. Without a policy here, the subscriber's
 /// route applies: [`Config::overflow`](crate::Config::overflow) and
 /// [`Config::max_outbound`](crate::Config::max_outbound).
 ///
-/// Sends of the connection itself do not overtake queued messages: a send first moves all queued messages to the
-/// outbound buffer, which may hold up to the same limit again; messages there are not dropped any more. Conflated
-/// values are the exception: they stay queued and are still replaced.
+/// The connection's own sends do not overtake queued messages: a send first moves all queued messages to the outbound
+/// buffer, which may hold up to the same limit again; messages there are not dropped any more. Conflated values are the
+/// exception: they stay queued and are still replaced.
 ///
 /// ```
 /// use sinews_server::{Router, Server, SlowConsumer, TopicRule};
@@ -67,15 +67,15 @@ impl TopicRule {
         }
     }
 
-    /// Sets the action for slow subscribers. Default: the policy of their route.
+    /// Sets the action for slow subscribers. Default: their route's policy.
     #[must_use]
     pub fn with_slow_consumer(mut self, slow: SlowConsumer) -> Self {
         self.slow = Some(slow);
         self
     }
 
-    /// Maximum number of messages queued for one subscriber, at least 1. Default 1,024: with
-    /// [`Conflate`](SlowConsumer::Conflate), this number of topics. Applies with a policy only.
+    /// Maximum messages queued for one subscriber, at least 1. Default 1,024: with
+    /// [`Conflate`](SlowConsumer::Conflate), this many topics. Applies with a policy only.
     #[must_use]
     pub fn with_max_queued_messages(mut self, messages: usize) -> Self {
         self.max_queued_messages = messages;
@@ -90,7 +90,7 @@ impl TopicRule {
         self
     }
 
-    /// Retains messages of each of its topics for late subscribers
+    /// Retains messages in each matching topic for late subscribers
     /// ([`Context::subscribe_from`](crate::Context::subscribe_from)). Default: none.
     #[must_use]
     pub fn with_history(mut self, history: HistoryPolicy) -> Self {
@@ -114,7 +114,7 @@ impl TopicRule {
     }
 }
 
-/// Maximum length of a Close reason in bytes (RFC 6455 section 5.5).
+/// Maximum Close reason length in bytes (RFC 6455 section 5.5).
 const REASON_MAX: usize = 123;
 
 impl TopicRule {
@@ -137,20 +137,20 @@ impl TopicRule {
     }
 }
 
-/// Index of a rule, or none.
+/// A rule's index, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RuleId(u16);
 
 impl RuleId {
-    /// No rule: the policy of the subscriber's route.
+    /// No rule: the policy on the subscriber's route.
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// Rules of a server; the first match applies, and the next ones for settings that it inherits.
+/// A server's rules; the first match applies, and the next ones for settings that it inherits.
 #[derive(Debug, Default)]
 pub(crate) struct TopicRules(Vec<TopicRule>);
 
-/// Limits of a queue, and the action beyond them.
+/// Queue limits, and the action beyond them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits<'a> {
     pub(crate) slow: &'a SlowConsumer,
@@ -163,7 +163,7 @@ impl TopicRules {
         Self(rules)
     }
 
-    /// Checks every rule; returns the pattern of an invalid one and the fault.
+    /// Checks every rule; returns an invalid one's pattern and the fault.
     pub(crate) fn check(rules: &[TopicRule]) -> Result<(), (&str, &'static str)> {
         if rules.len() >= usize::from(u16::MAX) {
             return Err(("", "there are more than 65,534 rules"));
@@ -171,10 +171,10 @@ impl TopicRules {
         rules.iter().try_for_each(|rule| rule.check().map_err(|fault| (&*rule.pattern, fault)))
     }
 
-    /// Returns the rule of a topic whose setting applies: the first match that has the setting, or does not inherit it.
+    /// Returns the rule whose setting applies to a topic: the first match that has the setting, or does not inherit it.
     fn rule_for(&self, name: &str, has_setting: impl Fn(&TopicRule) -> bool) -> RuleId {
         if name::watched_topic(name).is_some() {
-            // An update must not replace another, and a watcher lists the members in place of a history.
+            // An update must not replace another, and a watcher lists the members rather than a history.
             return RuleId::NONE;
         }
         let applies =
@@ -182,13 +182,13 @@ impl TopicRules {
         self.0.iter().position(applies).map_or(RuleId::NONE, |index| RuleId(index as u16 + 1))
     }
 
-    /// Returns the rule of a topic, if it has a policy for slow subscribers.
+    /// Returns a topic's rule, if it has a policy for slow subscribers.
     pub(crate) fn slow(&self, name: &str) -> RuleId {
         let rule = self.rule_for(name, |rule| rule.slow.is_some());
         if self.limits(rule).is_some() { rule } else { RuleId::NONE }
     }
 
-    /// Returns the history policy of a topic.
+    /// Returns a topic's history policy.
     pub(crate) fn history(&self, name: &str) -> Option<&HistoryPolicy> {
         let rule = self.rule_for(name, |rule| rule.history.is_some() || rule.has_no_history);
         self.0.get(usize::from(rule.0).checked_sub(1)?)?.history.as_ref()

@@ -1,9 +1,9 @@
-//! Trie of patterns by part, in which matching a name takes a bounded number of steps, however many patterns exist.
+//! Trie of patterns by part, in which matching a name takes bounded steps, however many patterns exist.
 //!
-//! A name takes two paths at each node, through the `*` and through its own part, so patterns can be made for which
-//! the paths double with each part. Nodes of up to [`FREE_PARTS`] parts are few for any one name. Below
-//! them the trie counts: each node knows the maximum number of steps of a name at and below it, and a pattern that
-//! would lead to more than [`MATCH_STEPS_MAX`] is rejected.
+//! A name takes two paths at each node, through the `*` and through its own part, so patterns can be made for which the
+//! paths double with each part. Nodes with up to [`FREE_PARTS`] parts are few for any one name. Below them the trie
+//! counts: each node knows the maximum steps for a name at and below it, and a pattern that would lead to more than
+//! [`MATCH_STEPS_MAX`] is rejected.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,16 +13,16 @@ use super::name::{FREE_PARTS, MATCH_STEPS_MAX, ONE, REST};
 /// as many parts: recursion is safe.
 #[derive(Debug)]
 pub(crate) struct Trie<T> {
-    /// Value of the pattern that ends here.
+    /// Value for the pattern that ends here.
     here: Option<T>,
-    /// Value of the pattern that continues with `>`.
+    /// Value for the pattern that continues with `>`.
     rest: Option<T>,
     one: Option<Box<Self>>,
     /// Tokens are chosen by clients, so their hash is keyed.
     literals: HashMap<Box<str>, Self>,
-    /// Maximum counted steps of one name here and below: after the first parts.
+    /// Maximum counted steps for one name here and below: after the first parts.
     steps: usize,
-    /// Number of literals by their steps, without literals of zero steps.
+    /// Literal counts by their steps, without literals with zero steps.
     weights: BTreeMap<usize, usize>,
 }
 
@@ -30,10 +30,10 @@ pub(crate) struct Trie<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManySteps;
 
-/// Maximum steps of a name at nodes of up to [`FREE_PARTS`] parts: the paths double with each part.
+/// Maximum steps for a name at nodes with up to [`FREE_PARTS`] parts: the paths double with each part.
 const FREE_STEPS: usize = (2 << FREE_PARTS) - 1;
 
-/// Maximum steps of a name below those nodes.
+/// Maximum steps for a name below those nodes.
 const COUNTED_STEPS_MAX: usize = MATCH_STEPS_MAX - FREE_STEPS;
 
 impl<T> Default for Trie<T> {
@@ -80,7 +80,7 @@ impl<T> Trie<T> {
         self.count(depth);
     }
 
-    /// Changes the steps of a literal.
+    /// Changes a literal's steps.
     fn weigh(&mut self, before: usize, after: usize) {
         if before == after {
             return;
@@ -151,7 +151,7 @@ impl<T> Trie<T> {
         removed
     }
 
-    /// Calls `found` with the value of each pattern that matches `name`. Returns the number of steps, at most
+    /// Calls `found` with each value whose pattern matches `name`. Returns the steps taken, at most
     /// [`MATCH_STEPS_MAX`].
     pub(crate) fn find<'a>(&'a self, name: &str, found: &mut impl FnMut(&'a T)) -> usize {
         self.find_below(Some(name), found)
@@ -189,7 +189,7 @@ mod tests {
         all
     }
 
-    /// Reference implementation of pattern matching.
+    /// Reference implementation for pattern matching.
     fn matches(pattern: &[&str], name: &[&str]) -> bool {
         match (pattern, name) {
             ([">"], [_, ..]) => true,
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Every sequence of up to `max` of these parts.
+    /// Returns every sequence with up to `max` such parts.
     fn sequences(parts: &[&str], max: usize) -> Vec<String> {
         let (mut all, mut last) = (Vec::new(), vec![String::new()]);
         for length in 0..max {
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(trie.remove("a.b"), None);
     }
 
-    /// All patterns of this number of parts that are `a` or `*`.
+    /// Returns all patterns with this many parts, each `a` or `*`.
     fn ambiguous(parts: usize) -> impl Iterator<Item = String> {
         (0..1_u32 << parts).map(move |bits| {
             let part = |at: usize| if bits >> at & 1 == 0 { "a" } else { "*" };
@@ -271,7 +271,7 @@ mod tests {
         }
         let steps = trie.find(&name, &mut |pattern| unreachable!("{pattern}"));
         assert!((FREE_STEPS..=MATCH_STEPS_MAX).contains(&steps), "{steps} steps");
-        // Steps of removed patterns are available to others.
+        // Removed patterns' steps are available to others.
         let rejected = "*.a.".repeat(7) + "*";
         for pattern in ambiguous(15) {
             trie.remove(&pattern);
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!((trie.steps, trie.insert(&rejected, rejected.clone())), (0, Ok(())));
     }
 
-    /// Counts the steps without the cached numbers of the nodes.
+    /// Counts the steps without the nodes' cached numbers.
     fn steps(trie: &Trie<String>, depth: usize) -> usize {
         let below = |node| steps(node, depth + 1);
         let literal = trie.literals.values().map(below).max().unwrap_or(0);

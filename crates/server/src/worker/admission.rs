@@ -80,7 +80,7 @@ impl Worker {
             (found.protocol, found.tls) = (protocol, tls);
         }
         self.start_messages(io, conn, listener);
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
         match remainder {
             Remainder::Chunk(from) if from < chunk.len() => self.received(io, conn, &mut chunk[from..]),
             Remainder::Buffered(mut kept) if !kept.is_empty() => self.received(io, conn, &mut kept),
@@ -130,7 +130,7 @@ impl Worker {
 
     /// Handles the first request bytes of a rejected connection.
     pub(super) fn receive_rejected(&mut self, io: &mut Io, conn: ConnId, chunk: &[u8]) {
-        let Some((ConnProtocol::Rejected(rejected), shared)) = self.lend(conn) else { return };
+        let Some((ConnProtocol::Rejected(rejected), shared)) = self.conn_and_shared(conn) else { return };
         let router = Rc::clone(&shared.router);
         let services = &mut shared.services;
         let date = &mut services.date;

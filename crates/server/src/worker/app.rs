@@ -47,7 +47,7 @@ impl App for Worker {
             Some(ClientConn { id: conn, memory: ConnMemory::default(), reads_paused: false, protocol, tls });
         self.shared.services.counters.accepted.add(1);
         self.start_messages(io, conn, from.listener);
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     fn received(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
@@ -74,7 +74,7 @@ impl App for Worker {
         if self.has_tls(conn) {
             return None;
         }
-        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else {
+        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) else {
             return None;
         };
         let (buffer, most) = websocket.session.lend_assembly(&mut shared.resources)?;
@@ -91,11 +91,11 @@ impl App for Worker {
     ) -> engine::Flow {
         self.time(io);
         self.leave_run(io, conn);
-        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else {
+        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) else {
             return engine::Flow::Continue;
         };
         let flow = websocket.receive_appended(buffer, received, conn, shared);
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
         engine_flow(flow)
     }
 
@@ -111,7 +111,7 @@ impl App for Worker {
         if self.has_tls(conn) {
             return self.start_send_tls(conn);
         }
-        let chain = match self.lend(conn)?.0 {
+        let chain = match self.conn_and_shared(conn)?.0 {
             ConnProtocol::Http2(_) => self.start_send_http2(conn),
             protocol => protocol.start_send(),
         };
@@ -137,16 +137,18 @@ impl App for Worker {
 
     fn take_unsent(&mut self, io: &mut Io, conn: ConnId, rest: Bytes) -> Option<OutgoingChain> {
         let now = self.time(io);
-        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else { return None };
+        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) else {
+            return None;
+        };
         let chain = websocket.session.resume_run(rest, &mut shared.resources, now);
-        self.settle_one(io, conn);
+        self.flush_conn_alone(io, conn);
         Some(OutgoingChain(chain))
     }
 
     fn progressed(&mut self, io: &mut Io, conn: ConnId, bytes: usize) {
         let now = self.time(io);
         let bytes = self.progressed_tls(conn, bytes);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), _)) => websocket.session.progressed(bytes, now),
             Some((ConnProtocol::Http(http), _)) => {
                 http.outbound.progressed(bytes);
@@ -159,7 +161,7 @@ impl App for Worker {
             Some((ConnProtocol::Http3(_) | ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _))
             | None => {}
         }
-        self.settle_one(io, conn);
+        self.flush_conn_alone(io, conn);
     }
 
     fn finish_send(&mut self, io: &mut Io, conn: ConnId, chain: OutgoingChain, _complete: bool) {
@@ -188,7 +190,7 @@ impl App for Worker {
         if self.continues_turn() {
             self.delivery.runs.remove(conn);
         }
-        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) {
+        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) {
             websocket.session.receive_end(now);
             if let Some(closed) = websocket.session.take_closed() {
                 websocket.close(&closed, conn, shared);
@@ -215,13 +217,13 @@ impl App for Worker {
             self.shared.services.counters.closed.add((&why).into());
         }
         // The handler may have published in `close`.
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     fn timer(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => {
                 websocket.armed = NEVER;
                 if let Some(deadline) = websocket.session.deadline().filter(|deadline| *deadline <= now) {
@@ -255,7 +257,7 @@ impl App for Worker {
             }
             Some((ConnProtocol::Http3(_), _)) | None => {}
         }
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     fn app_timer(&mut self, io: &mut Io) {
@@ -322,10 +324,10 @@ impl Worker {
     #[inline]
     pub(super) fn receive_plain(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> engine::Flow {
         self.time(io);
-        let flow = match self.lend(conn) {
+        let flow = match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => {
                 let flow = websocket.receive(chunk, conn, shared);
-                self.settle(io, conn);
+                self.flush_conn(io, conn);
                 flow
             }
             Some((ConnProtocol::Http(_), _)) => self.receive_http(io, conn, chunk),
@@ -343,7 +345,7 @@ impl Worker {
     /// Handles the end of the client's stream.
     pub(super) fn end_plain(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), _)) => websocket.session.receive_end(now),
             Some((ConnProtocol::Http(http), _)) => http.end(),
             Some((ConnProtocol::Http2(_), _)) => self.end_http2(io, conn),
@@ -357,7 +359,7 @@ impl Worker {
             }
             Some((ConnProtocol::Http3(_), _)) | None => {}
         }
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     /// Handles the completion of a protocol's chain.
@@ -365,7 +367,7 @@ impl Worker {
     pub(super) fn finish_plain(&mut self, io: &mut Io, conn: ConnId, chain: OutgoingChain) {
         let now = self.time(io);
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => {
                 if websocket.session.finish_send(chain.0, &mut shared.resources, now) {
                     websocket.drain(conn, shared);
@@ -373,7 +375,7 @@ impl Worker {
                 if !reads_paused {
                     websocket.continue_reads(io, conn, shared);
                 }
-                self.settle(io, conn);
+                self.flush_conn(io, conn);
             }
             Some((ConnProtocol::Http(http), shared)) => {
                 http.outbound.finish(chain.0, &mut shared.resources);
@@ -394,7 +396,7 @@ impl Worker {
     fn woken(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => {
                 websocket.woken(conn, shared);
                 if !reads_paused {
@@ -417,7 +419,7 @@ impl Worker {
             // The connection has closed.
             Some((ConnProtocol::Rejected(_) | ConnProtocol::ProxyHeader(_), _)) | None => return,
         }
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 }
 

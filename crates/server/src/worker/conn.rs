@@ -73,7 +73,7 @@ impl engine::SendChain for OutgoingChain {
 
 impl ClientConn {
     /// Passes the protocol's state to TLS, and adds the memory of TLS.
-    pub(super) fn settle_tls(&mut self, memory: ConnMemory) -> ConnMemory {
+    pub(super) fn update_tls(&mut self, memory: ConnMemory) -> ConnMemory {
         let Some(tls) = &mut self.tls else { return memory };
         let last = match &self.protocol {
             ConnProtocol::WebSocket(websocket) => websocket.has_finished(),
@@ -95,7 +95,7 @@ impl ClientConn {
 }
 
 #[inline]
-pub(super) fn settle_websocket(
+pub(super) fn flush_websocket(
     websocket: &mut WebSocketConn,
     io: &mut Io,
     conn: ConnId,
@@ -139,7 +139,7 @@ pub(super) fn arm_for_handler(
     arm(io, conn, &mut websocket.armed, deadline, epoch);
 }
 
-pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, services: &Services) {
+pub(super) fn flush_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, services: &Services) {
     if http.outbound.wants_send() {
         io.send(conn);
     }
@@ -151,7 +151,7 @@ pub(super) fn settle_http(http: &mut H1Conn, io: &mut Io, conn: ConnId, services
     arm(io, conn, &mut http.armed, deadline, services.epoch);
 }
 
-pub(super) fn settle_http2(
+pub(super) fn flush_http2(
     http2: &mut H2Conn,
     io: &mut Io,
     conn: ConnId,

@@ -1,4 +1,4 @@
-//! State of the delivery of publications.
+//! Publication delivery state.
 
 use std::collections::VecDeque;
 
@@ -7,27 +7,27 @@ use sinews_engine::ConnId;
 use super::runs::Runs;
 use crate::topics::{QueuedPublication, RuleId};
 
-/// Deliveries of a thread within its turns.
+/// A thread's deliveries within its turns.
 #[derive(Default)]
 pub(super) struct DeliveryState {
     /// A publication interrupted by the budget.
     pub(super) partial: Option<PartialDelivery>,
-    /// Remaining deliveries of this turn.
+    /// Deliveries that this turn may still make.
     pub(super) left: usize,
     /// Connections that have published in this turn.
     pub(super) publishers: Vec<ConnId>,
     /// Publishers may resume in this turn.
     pub(super) resumes: bool,
-    /// Runs of this turn, which are sent at its end.
+    /// This turn's runs, which are sent at its end.
     pub(super) runs: Runs,
-    /// Subscribers of runs in the next step of the turn's end: doubled by each step.
+    /// Run subscribers in the next step at the turn's end: doubled by each step.
     step: usize,
     /// Connections with paused reads, until their publications are delivered.
     pub(super) paused_publishers: VecDeque<ConnId>,
 }
 
 impl DeliveryState {
-    /// Returns whether this turn has neither publishers nor deliveries of earlier turns.
+    /// Returns whether this turn has neither publishers nor deliveries from earlier turns.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.publishers.is_empty() && !self.resumes && self.partial.is_none() && self.runs.is_empty()
@@ -43,13 +43,13 @@ impl DeliveryState {
     }
 }
 
-/// Publication that is delivered to some of its subscribers.
+/// Publication that is delivered to some subscribers.
 pub(super) struct PartialDelivery {
     pub(super) publication: QueuedPublication,
     pub(super) rule: RuleId,
-    /// Subscribers at the start of the delivery.
+    /// Subscribers when the delivery starts.
     pub(super) subscribers: Vec<ConnId>,
-    /// Index of the next subscriber.
+    /// The next subscriber's index.
     pub(super) next: usize,
     /// The delivery has taken more than one turn.
     pub(super) split: bool,

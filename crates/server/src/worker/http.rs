@@ -12,8 +12,8 @@ use crate::timer::NEVER;
 
 impl Worker {
     /// Returns the HTTP state of the connection and the shared state.
-    fn lend_http(&mut self, conn: ConnId) -> Option<(&mut H1Conn, &mut WorkerShared)> {
-        match self.lend(conn)? {
+    fn http_and_shared(&mut self, conn: ConnId) -> Option<(&mut H1Conn, &mut WorkerShared)> {
+        match self.conn_and_shared(conn)? {
             (ConnProtocol::Http(http), shared) => Some((http, shared)),
             _ => None,
         }
@@ -22,7 +22,7 @@ impl Worker {
     pub(super) fn receive_http(&mut self, io: &mut Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
         let has_tls = self.has_tls(conn);
-        let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return Flow::Continue };
         let config = &shared.services.http;
         let http2 = if has_tls { config.http2 } else { config.http2_clear_text };
         if http2 && http.begins_http2(chunk) {
@@ -34,20 +34,20 @@ impl Worker {
             }
             return self.receive_http2(io, conn, chunk);
         }
-        let Some((http, shared)) = self.lend_http(conn) else { return Flow::Continue };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return Flow::Continue };
         let handled = http.receive(chunk, shared);
         let flow = match handled {
             Handled::Waiting => http.flow(),
             Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, chunk),
         };
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
         flow
     }
 
     /// Handles a sent answer: resumes waiting requests.
     pub(super) fn sent_http(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((http, shared)) = self.lend_http(conn) else { return };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return };
         http.note_progress(now);
         http.send_pieces(shared);
         self.continue_http(io, conn);
@@ -55,7 +55,7 @@ impl Worker {
 
     pub(super) fn poll_http(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        let Some((http, shared)) = self.lend_http(conn) else { return };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return };
         if !http.poll_answer(shared) {
             return;
         }
@@ -63,24 +63,24 @@ impl Worker {
         if self.upgraded(io, conn, upgrade, rest, &mut []) == Flow::Continue {
             io.resume(conn);
         }
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     /// Handles waiting requests, unless reads are paused.
     fn continue_http(&mut self, io: &mut Io, conn: ConnId) {
         let reads_paused = self.conn_mut(conn).is_some_and(|found| found.reads_paused);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::Http(http), _)) if http.paused && !http.is_busy() && !reads_paused => {
                 self.resume_http(io, conn);
             }
-            _ => self.settle(io, conn),
+            _ => self.flush_conn(io, conn),
         }
     }
 
     /// Resumes waiting requests.
     pub(super) fn resume_http(&mut self, io: &mut Io, conn: ConnId) {
         self.time(io);
-        let Some((http, shared)) = self.lend_http(conn) else { return };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return };
         let flow = match http.resume(shared) {
             Handled::Waiting => http.flow(),
             Handled::Upgraded(upgrade, rest) => self.upgraded(io, conn, upgrade, rest, &mut []),
@@ -88,7 +88,7 @@ impl Worker {
         if flow == Flow::Continue {
             io.resume(conn);
         }
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     pub(super) fn upgraded(
@@ -108,14 +108,14 @@ impl Worker {
 
     pub(super) fn http_timer(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
-        let Some((http, shared)) = self.lend_http(conn) else { return };
+        let Some((http, shared)) = self.http_and_shared(conn) else { return };
         http.armed = NEVER;
         if http.deadline(&shared.services.http, shared.services.stopping_since) > now {
-            return self.settle(io, conn);
+            return self.flush_conn(io, conn);
         }
         if http.time_out(shared) {
             io.close(conn);
-            return self.settle(io, conn);
+            return self.flush_conn(io, conn);
         }
         self.continue_http(io, conn);
     }
@@ -123,7 +123,7 @@ impl Worker {
     /// Turns the connection into a WebSocket; the answer is queued.
     pub(super) fn upgrade(&mut self, io: &mut Io, conn: ConnId, upgrade: AcceptedUpgrade) {
         self.time(io);
-        let Some((protocol, shared)) = self.lend(conn) else { return };
+        let Some((protocol, shared)) = self.conn_and_shared(conn) else { return };
         let ConnProtocol::Http(http) = protocol else { return };
         let outbound = std::mem::take(&mut http.outbound);
         let mut websocket = Box::new(WebSocketConn::new(upgrade, outbound, http.peer, shared.services.now));
@@ -147,7 +147,7 @@ impl Worker {
 
     fn receive_websocket(&mut self, io: &Io, conn: ConnId, chunk: &mut [u8]) -> Flow {
         self.time(io);
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => websocket.receive(chunk, conn, shared),
             _ => Flow::Continue,
         }

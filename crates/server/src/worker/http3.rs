@@ -51,14 +51,14 @@ impl Http3App for Http3Events<'_> {
     fn handle_writable(&mut self, exchanges: &mut Exchanges<'_>, stream: QuicStreamId) {
         let now = self.worker.time(self.io);
         let conn = self.worker.quic.conns.find(self.listener, exchanges.connection());
-        if let Some((http3, _)) = conn.and_then(|conn| self.worker.lend_http3(conn)) {
+        if let Some((http3, _)) = conn.and_then(|conn| self.worker.http3_and_shared(conn)) {
             http3.note_writable(stream, exchanges.is_blocked(stream), now);
         }
     }
 
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         if let Some(conn) = self.worker.quic.conns.find(self.listener, exchanges.connection()) {
-            self.worker.settle_http3(self.io, conn, exchanges);
+            self.worker.flush_http3_conn(self.io, conn, exchanges);
         }
     }
 
@@ -68,8 +68,8 @@ impl Http3App for Http3Events<'_> {
 }
 
 impl Worker {
-    fn lend_http3(&mut self, conn: ConnId) -> Option<(&mut H3Conn, &mut WorkerShared)> {
-        match self.lend(conn)? {
+    fn http3_and_shared(&mut self, conn: ConnId) -> Option<(&mut H3Conn, &mut WorkerShared)> {
+        match self.conn_and_shared(conn)? {
             (ConnProtocol::Http3(http3), shared) => Some((http3, shared)),
             _ => None,
         }
@@ -161,7 +161,7 @@ impl Worker {
 
     fn http3_event(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>, event: Event<'_>) {
         self.time(io);
-        let Some((http3, shared)) = self.lend_http3(conn) else { return };
+        let Some((http3, shared)) = self.http3_and_shared(conn) else { return };
         match (H3Streams { conn: http3, exchanges }).handle_event(event, shared) {
             Some(SocketInput::Opened(opened)) => self.open_socket(io, conn, *opened),
             Some(SocketInput::Data { socket, data, ends }) => {
@@ -176,7 +176,7 @@ impl Worker {
             None => {}
         }
         // The handler may have published.
-        self.settle(io, conn);
+        self.flush_conn(io, conn);
     }
 
     /// Notes that the state of a connection has changed outside of its events.
@@ -192,7 +192,7 @@ impl Worker {
     /// Polls answers that were woken, and executes requests that wait.
     fn poll_answers_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         loop {
-            let Some((http3, shared)) = self.lend_http3(conn) else { return };
+            let Some((http3, shared)) = self.http3_and_shared(conn) else { return };
             if !std::mem::take(&mut http3.is_woken) && !http3.table.has_waiting {
                 return;
             }
@@ -202,18 +202,18 @@ impl Worker {
         }
     }
 
-    /// Applies the state of a connection while it is lent: answers, timeouts, output of sockets and bodies.
-    fn settle_http3(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
+    /// Applies the state of a connection: answers, timeouts, output of sockets and bodies.
+    fn flush_http3_conn(&mut self, io: &mut Io, conn: ConnId, exchanges: &mut Exchanges<'_>) {
         let now = self.time(io);
         let reads_paused = self.conn_ref(conn).is_some_and(|found| found.reads_paused);
         exchanges.pause_all_reads(reads_paused);
-        if let Some((http3, _)) = self.lend_http3(conn) {
+        if let Some((http3, _)) = self.http3_and_shared(conn) {
             http3.note_reads(reads_paused, now);
         }
         self.poll_answers_http3(io, conn, exchanges);
         self.close_replaced(io, conn);
         self.time_sockets(io, conn);
-        if let Some((http3, shared)) = self.lend_http3(conn) {
+        if let Some((http3, shared)) = self.http3_and_shared(conn) {
             H3Streams { conn: http3, exchanges }.expire(shared);
         }
         // An answer that has timed out makes room for requests that wait.
@@ -221,7 +221,7 @@ impl Worker {
         while self.fill_http3(io, conn, exchanges) {}
         // All of its changes are applied.
         let is_listed = self.quic.changed.pop_if(|last| *last == conn).is_some();
-        let Some((http3, shared)) = self.lend_http3(conn) else { return };
+        let Some((http3, shared)) = self.http3_and_shared(conn) else { return };
         H3Streams { conn: http3, exchanges }.finish(shared);
         let deadline = http3.deadline(&shared.services.http);
         // A deadline in the past would expire at once again and again.
@@ -253,7 +253,7 @@ impl Worker {
         for socket in moved {
             self.sent_socket(io, socket);
         }
-        has_moved || self.lend_http3(conn).is_some_and(|(http3, _)| http3.has_changes())
+        has_moved || self.http3_and_shared(conn).is_some_and(|(http3, _)| http3.has_changes())
     }
 
     /// Handles the end of a connection, or of a handshake.
@@ -287,7 +287,7 @@ impl Worker {
         // Behind the release: a connection counts as closed once another one may take its place.
         self.shared.services.counters.closed.add(end);
         // The handlers may have published in `close`.
-        self.settle(io, removed.id);
+        self.flush_conn(io, removed.id);
     }
 
     /// Handles the third timer of the loop: deadlines of QUIC, and of connections.
@@ -308,7 +308,7 @@ impl Worker {
         }
         let turn = io.now();
         for conn in std::mem::take(&mut self.quic.changed) {
-            let Some((http3, _)) = self.lend_http3(conn) else { continue };
+            let Some((http3, _)) = self.http3_and_shared(conn) else { continue };
             http3.is_changed = false;
             let (listener, key) = (http3.listener, http3.key);
             self.with_endpoint(io, listener, |endpoint, app| {
@@ -385,10 +385,10 @@ impl Worker {
         if self.stop.handed_over && !self.quic.routing.has_successor() {
             let conns: Vec<ConnId> = self.quic.conns.iter().map(|found| found.id).collect();
             for conn in conns {
-                let sockets = self.lend_http3(conn).map(|(http3, _)| http3.sockets.list());
+                let sockets = self.http3_and_shared(conn).map(|(http3, _)| http3.sockets.list());
                 for socket in sockets.unwrap_or_default() {
                     self.close_websocket(socket);
-                    self.settle(io, socket);
+                    self.flush_conn(io, socket);
                 }
                 self.mark_http3(conn);
             }
@@ -410,7 +410,7 @@ impl Worker {
 
     /// Closes a connection that holds too much memory.
     pub(super) fn shed_http3(&mut self, conn: ConnId) {
-        if let Some((http3, _)) = self.lend_http3(conn) {
+        if let Some((http3, _)) = self.http3_and_shared(conn) {
             http3.table.drop_answers();
             http3.close(H3Code::H3_EXCESSIVE_LOAD, "limit of memory");
             self.mark_http3(conn);

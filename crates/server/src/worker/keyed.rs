@@ -27,10 +27,10 @@ impl Worker {
                 if current.split && !self.shared.services.topics.awaits_keyed(&current, subscriber) {
                     continue;
                 }
-                if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(subscriber) {
+                if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(subscriber) {
                     shared.services.counters.deliveries.add(1);
                     websocket.send_keys(&current, shared);
-                    self.settle_one(io, subscriber);
+                    self.flush_conn_alone(io, subscriber);
                 }
             }
             self.shared.services.topics.finish_keyed(current);

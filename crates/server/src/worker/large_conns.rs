@@ -13,7 +13,7 @@ pub(super) struct LargeConns {
     pub(super) closing: FxHashSet<usize>,
     /// Memory of the thread's connections at the last check, or less since.
     pub(super) checked_bytes: u64,
-    /// Memory is checked again when a connection is settled, for two reasons. The counted memory exceeds the limit
+    /// Memory is checked again when a connection is flushed, for two reasons. The counted memory exceeds the limit
     /// but the process's does not yet, since allocated memory is used later. Or a buffer has grown in the engine.
     pub(super) is_check_due: bool,
 }

@@ -101,7 +101,7 @@ impl Worker {
             self.remove_sockets(io, vec![conn]);
         } else {
             // The connection closes at the end of the turn; others use its memory before.
-            if let Some((ConnProtocol::Http2(http2), _)) = self.lend(conn) {
+            if let Some((ConnProtocol::Http2(http2), _)) = self.conn_and_shared(conn) {
                 http2.drop_answers();
             }
             io.close(conn);

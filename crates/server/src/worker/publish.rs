@@ -270,13 +270,13 @@ impl Worker {
         publications: impl IntoIterator<Item = (&'a QueuedPublication, RuleId)>,
     ) {
         self.time(io);
-        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) else { return };
+        let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) else { return };
         for (QueuedPublication { topic, message, sequence, .. }, rule) in publications {
             shared.services.counters.deliveries.add(1);
             let (topic, sequence) = (*topic, *sequence);
             websocket.deliver(TopicMessage { topic, rule, message, sequence }, shared);
         }
-        self.settle_one(io, conn);
+        self.flush_conn_alone(io, conn);
     }
 
     /// Returns whether reads paused in the middle of its input, since the queue was full.
@@ -306,21 +306,21 @@ impl Worker {
         self.leave_run(io, conn);
         let Some(found) = self.conn_mut(conn) else { return };
         found.reads_paused = false;
-        match self.lend(conn) {
+        match self.conn_and_shared(conn) {
             Some((ConnProtocol::WebSocket(websocket), shared)) => {
                 let paused = websocket.session.is_paused();
                 let resumes = websocket.wants_resume();
                 if !paused || resumes && websocket.resume(conn, shared) == Flow::Continue {
                     io.resume(conn);
                 }
-                self.settle(io, conn);
+                self.flush_conn(io, conn);
             }
             Some((ConnProtocol::Http(http), _)) if !http.paused => io.resume(conn),
             Some((ConnProtocol::Http(_), _)) => self.resume_http(io, conn),
             Some((ConnProtocol::Http2(http2), _)) if !http2.paused => {
                 http2.note_input(now);
                 io.resume(conn);
-                self.settle(io, conn);
+                self.flush_conn(io, conn);
             }
             Some((ConnProtocol::Http2(_), _)) => self.resume_http2(io, conn),
             Some((ConnProtocol::Http3(_), _)) => self.mark_http3(conn),

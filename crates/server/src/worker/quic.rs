@@ -1,4 +1,4 @@
-//! Endpoints of QUIC of a worker, and their connections.
+//! A worker's QUIC endpoints, and their connections.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -15,30 +15,30 @@ use crate::framing::h3::H3Conn;
 use crate::metrics::ConnMemory;
 use crate::timer::NEVER;
 
-/// QUIC of one worker.
+/// One worker's QUIC state.
 pub(super) struct QuicState {
     pub(super) routing: Arc<QuicRouting>,
-    /// One for each listen address, and in the order of the sockets of the loop.
+    /// One for each listen address, in the order of the loop's sockets.
     pub(super) listeners: Vec<QuicListener>,
     pub(super) conns: Http3Conns,
-    /// Connections whose state has changed outside of their events.
+    /// Connections whose state has changed outside their events.
     pub(super) changed: Vec<ConnId>,
-    /// Deadlines of connections.
+    /// Connection deadlines.
     pub(super) due: BTreeSet<(Time, ConnId)>,
     /// The clients were told that the server stops.
     pub(super) is_stopping: bool,
     /// All connections are closed, and the sockets close by then, or once all datagrams are sent.
     pub(super) close_by: Option<Instant>,
-    /// The send buffers are full, for tests: the kernel empties those of the loopback interface at once.
+    /// The send buffers are full, for tests: the kernel empties the loopback interface's buffers at once.
     #[cfg(test)]
     pub(super) is_send_buffer_full: bool,
 }
 
-/// An endpoint of QUIC, on the socket of the same index.
+/// A QUIC endpoint, on the socket with the same index.
 pub(super) struct QuicListener {
     /// Absent while it is lent.
     pub(super) endpoint: Option<Box<QuicEndpoint>>,
-    /// A batch of datagrams.
+    /// A datagram batch.
     pub(super) out: Vec<u8>,
     /// The batch waits, since the send buffer is full.
     pub(super) unsent: Option<Outgoing>,
@@ -88,7 +88,7 @@ impl QuicState {
         }
     }
 
-    /// Sets the deadline of a connection.
+    /// Sets a connection's deadline.
     pub(super) fn arm(&mut self, conn: ConnId, before: Time, deadline: Time) {
         if before != deadline {
             self.due.remove(&(before, conn));
@@ -98,8 +98,8 @@ impl QuicState {
         }
     }
 
-    /// Returns whether the sockets can be closed. After a handover they wait for the end of this process's own predecessor, whose
-    /// datagrams the successor sends here; the grace period bounds the wait.
+    /// Returns whether the sockets can be closed. After a handover they wait until this process's own predecessor,
+    /// whose datagrams the successor sends here, has ended; the grace period bounds the wait.
     pub(super) fn is_closable(&self, now: Instant, handed_over: bool) -> bool {
         match self.close_by {
             Some(at) => at <= now || self.listeners.iter().all(|listener| listener.unsent.is_none()),
@@ -117,7 +117,7 @@ impl QuicState {
     }
 }
 
-/// The connections of HTTP/3 of a worker. A connection has an id that no connection of the loop has.
+/// A worker's HTTP/3 connections. A connection has an id that no connection in the loop has.
 #[derive(Default)]
 pub(super) struct Http3Conns {
     slots: Vec<Option<ClientConn>>,
@@ -134,7 +134,7 @@ impl Http3Conns {
     pub(super) fn add(&mut self, make: impl FnOnce(ConnId) -> H3Conn) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            // The limit of connections is far below 2^30.
+            // The connection limit is far below 2^30.
             self.slots.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1);
@@ -150,7 +150,7 @@ impl Http3Conns {
         id.stream_slot()?.checked_sub(CONNECTIONS as usize)
     }
 
-    /// Returns the connection with a key of its endpoint.
+    /// Returns the connection with this key at its endpoint.
     pub(super) fn find(&self, listener: usize, key: ConnectionKey) -> Option<ConnId> {
         self.by_key.get(&(listener, key)).copied()
     }
@@ -165,7 +165,7 @@ impl Http3Conns {
         self.slots.get(Self::slot(id)?)?.as_ref().filter(|found| found.id == id)
     }
 
-    /// Returns a connection by the index of its id.
+    /// Returns a connection by its id's index.
     pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
         let slot = index.checked_sub(ConnId::for_stream(CONNECTIONS, 0).index())?;
         self.slots.get(slot)?.as_ref()

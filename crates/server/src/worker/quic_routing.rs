@@ -1,4 +1,4 @@
-//! Ways of datagrams to the owner of their connection: a worker of this process, or another process of a hot restart.
+//! Paths for datagrams to their connection's owner: a worker in this process, or another process in a hot restart.
 //!
 //! ```text
 //!   predecessor                                  successor
@@ -22,15 +22,15 @@ use sinews_quic::{ConnectionRoutes, WorkerRoute};
 use super::process_link::ProcessLink;
 use crate::topics::mail::{Mail, MailedDatagram};
 
-/// QUIC of all workers: the routes of their connections, and the datagrams on their way between workers and processes.
+/// QUIC for all workers: the routes of their connections, and the datagrams in transit between workers and processes.
 #[derive(Debug)]
 pub(crate) struct QuicRouting {
     routes: ConnectionRoutes,
-    /// Number of this process in a chain of hot restarts.
+    /// This process's number in a chain of hot restarts.
     generation: u8,
-    /// Datagrams in the mailbox of each worker.
+    /// Datagrams in each worker's mailbox.
     mailed: Box<[AtomicUsize]>,
-    /// Addresses of the listeners by index. Those of another process have another order.
+    /// Listener addresses by index. Another process has them in another order.
     addresses: OnceLock<Box<[SocketAddr]>>,
     predecessor: Mutex<Option<Arc<ProcessLink>>>,
     /// The last process that was to replace this one.
@@ -40,15 +40,15 @@ pub(crate) struct QuicRouting {
     has_ended: AtomicBool,
 }
 
-/// Datagrams of other workers and processes in a mailbox. Few clients change their address, a hot restart is short, and QUIC repeats
-/// what is lost.
+/// Datagrams from other workers and processes in a mailbox. Few clients change their address, a hot restart is short,
+/// and QUIC repeats what is lost.
 const MAILED_MAX: usize = 1024;
 
-/// Processes of a chain of hot restarts that may live at a time. A client's identifier looks like one of ours once in 256 times,
-/// with any generation.
+/// Processes in a chain of hot restarts that may live at a time. A client's identifier looks like one of ours once in
+/// 256 times, with any generation.
 const GENERATIONS_MAX: u8 = 4;
 
-/// Owner of a received datagram.
+/// A received datagram's owner.
 pub(super) enum DatagramOwner {
     /// The worker that has received it, or any worker if another process has received it.
     Receiver,
@@ -56,17 +56,17 @@ pub(super) enum DatagramOwner {
     Process(Arc<ProcessLink>),
 }
 
-/// Origin of a datagram.
+/// A datagram's origin.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// A socket of this process.
+    /// A socket in this process.
     Client,
     Predecessor,
     Successor,
 }
 
 impl QuicRouting {
-    /// Creates the routing of a process, which continues that of its predecessor.
+    /// Creates a process's routing, which continues its predecessor's.
     pub(crate) fn new(workers: usize, predecessor: Option<ProcessLink>) -> Self {
         let (routes, generation) = match predecessor.as_ref().and_then(ProcessLink::receive_greeting) {
             Some((key, generation)) => (ConnectionRoutes::with_key(key), generation.wrapping_add(1)),
@@ -77,7 +77,7 @@ impl QuicRouting {
             generation,
             mailed: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             addresses: OnceLock::new(),
-            // Without its end, a predecessor of another version closes its sockets.
+            // Without its end, a predecessor with another version closes its sockets.
             predecessor: Mutex::new(predecessor.filter(|link| !link.is_gone()).map(Arc::new)),
             successor: Mutex::default(),
             handed_over: AtomicBool::new(false),
@@ -93,7 +93,7 @@ impl QuicRouting {
         WorkerRoute::new(worker, self.generation)
     }
 
-    /// Sets the addresses of the listeners, once they are bound.
+    /// Sets the listeners' addresses, once they are bound.
     pub(crate) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         let _ = self.addresses.set(addresses.into());
     }
@@ -102,12 +102,12 @@ impl QuicRouting {
         self.addresses.get().is_some_and(|addresses| !addresses.is_empty())
     }
 
-    /// Whether datagrams of the predecessor's connections reach it from here, so that both processes may have sockets.
+    /// Whether datagrams for the predecessor's connections reach it from here, so that both processes may have sockets.
     pub(crate) fn has_predecessor(&self) -> bool {
         live(&self.predecessor).is_some()
     }
 
-    /// Whether datagrams of new clients reach the successor from here.
+    /// Whether new clients' datagrams reach the successor from here.
     pub(super) fn has_successor(&self) -> bool {
         live(&self.successor).is_some()
     }
@@ -159,13 +159,13 @@ impl QuicRouting {
         }
     }
 
-    /// Encodes a datagram of a listener for another process, and sends it. Returns `false` if it is lost.
+    /// Encodes a listener's datagram for another process, and sends it. Returns `false` if it is lost.
     pub(super) fn forward(&self, link: &ProcessLink, datagram: &MailedDatagram) -> bool {
         let address = self.addresses.get().and_then(|addresses| addresses.get(datagram.listener));
         address.is_some_and(|address| link.send(*address, datagram))
     }
 
-    /// Counts a datagram for the mailbox of a worker. Returns `false` if it is full.
+    /// Counts a datagram for a worker's mailbox. Returns `false` if it is full.
     pub(super) fn begin_mail(&self, worker: usize) -> bool {
         let more = |count| (count < MAILED_MAX).then_some(count + 1);
         self.mailed[worker].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
@@ -194,7 +194,7 @@ impl QuicRouting {
         }
     }
 
-    /// Starts a thread that passes datagrams of another process to their workers, until the process or this server ends.
+    /// Starts a thread that passes another process's datagrams to their workers, until the process or this server ends.
     fn start_receiver(
         self: &Arc<Self>,
         link: Arc<ProcessLink>,
@@ -209,7 +209,7 @@ impl QuicRouting {
                     routing.pass(origin, address, datagram, &posts);
                 }
             }
-            // Closes this end, and wakes workers whose sockets wait for the end of the predecessor.
+            // Closes this end, and wakes workers whose sockets wait for the predecessor's end.
             live(&routing.predecessor);
             live(&routing.successor);
             posts.iter().for_each(Post::wake);
@@ -228,7 +228,7 @@ impl QuicRouting {
                 return;
             }
             DatagramOwner::Worker(worker) => worker,
-            // As the kernel: the datagrams of a client reach one worker.
+            // As the kernel: a client's datagrams reach one worker.
             DatagramOwner::Receiver => {
                 let mut hasher = DefaultHasher::new();
                 datagram.from.hash(&mut hasher);
@@ -246,19 +246,19 @@ impl QuicRouting {
     }
 }
 
-/// Meaning of the identifier of a datagram.
+/// Meaning of a datagram's identifier.
 enum Found {
-    /// A connection of a worker of this process.
+    /// A connection with a worker in this process.
     Worker(usize),
-    /// A connection of an earlier process.
+    /// A connection in an earlier process.
     Older,
-    /// A connection of a later process.
+    /// A connection in a later process.
     Newer,
     /// The client has chosen the identifier, or it is none of ours.
     Unknown,
 }
 
-/// Returns the link of a process, and closes that of one that has ended.
+/// Returns the link to a process, and closes it if the process has ended.
 fn live(link: &Mutex<Option<Arc<ProcessLink>>>) -> Option<Arc<ProcessLink>> {
     let mut link = link.lock();
     link.take_if(|link| link.is_gone());

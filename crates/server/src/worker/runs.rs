@@ -1,7 +1,7 @@
-//! Runs: the publications of a turn, encoded once for all subscribers that get the same ones.
+//! Runs: a turn's publications, encoded once for all subscribers that get the same ones.
 //!
-//! A group of publications has the same subscribers. A subscriber of several groups gets a run that continues the run
-//! of its earlier groups: subscribers with the same groups share it.
+//! A group of publications has the same subscribers. A subscriber in several groups gets a run that continues its
+//! earlier groups' run: subscribers with the same groups share it.
 //!
 //! ```text
 //!   group 1: a, b   of A, B, C          run 1: a, b          of A
@@ -16,32 +16,32 @@ use sinews_engine::ConnId;
 
 use crate::topics::{QueuedPublication, RuleId};
 
-/// Maximum bytes of a run: about as much as a connection may have queued by default.
+/// Maximum bytes in a run: about as much as a connection may have queued by default.
 pub(super) const RUN_MAX: usize = 60 << 10;
 
-/// Maximum number of runs of a turn. Each is encoded separately, so many runs with few subscribers each save nothing.
+/// Maximum runs in a turn. Each is encoded separately, so many runs with few subscribers each save nothing.
 const RUNS_MAX: usize = 64;
 
-/// Runs of a turn.
+/// A turn's runs.
 #[derive(Default)]
 pub(super) struct Runs {
-    /// Publications of the turn, in order.
+    /// The turn's publications, in order.
     publications: Vec<(QueuedPublication, RuleId)>,
     list: Vec<Run>,
-    /// Subscribers in the order of their first publication.
+    /// Subscribers, ordered by their first publication.
     subscribers: Vec<ConnId>,
     /// Some subscribers have got their runs, and others wait for a further step.
     is_split: bool,
-    /// By the index of a connection: the number of its run, from 1 on. Unused while there is one group.
+    /// By connection index: its run's number, from 1 on. Unused while there is one group.
     places: Vec<u32>,
-    /// The same by the slot of a socket on a stream.
+    /// The same, by the slot of a socket on a stream.
     stream_places: Vec<u32>,
     has_places: bool,
     /// The current group, and its encoding.
     group: (Range<usize>, Bytes),
-    /// By the number of a run: the run that continues it with the current group.
+    /// By run number: the run that continues it with the current group.
     continued: Vec<u32>,
-    /// Deliveries past the queues of their subscribers so far.
+    /// Deliveries past their subscribers' queues so far.
     #[cfg(test)]
     pub(super) direct: u64,
 }
@@ -61,8 +61,8 @@ impl Runs {
         self.list.is_empty()
     }
 
-    /// Adds a group with its encoding. Subscribers of the first group are added at once; returns whether those of the
-    /// group must be [added](Self::add).
+    /// Adds a group with its encoding. The first group's subscribers are added at once; returns whether the group's
+    /// subscribers must be [added](Self::add).
     pub(super) fn add_group(
         &mut self,
         publications: Vec<(QueuedPublication, RuleId)>,
@@ -100,7 +100,7 @@ impl Runs {
         true
     }
 
-    /// Removes a connection from its run. Returns the number of the run.
+    /// Removes a connection from its run. Returns the run's number.
     pub(super) fn leave(&mut self, conn: ConnId) -> Option<u32> {
         if self.list.is_empty() {
             return None;
@@ -109,7 +109,7 @@ impl Runs {
         self.take_place(conn)
     }
 
-    /// Number of subscribers, including those that have left.
+    /// Subscriber count, including those that have left.
     pub(super) fn subscribers(&self) -> usize {
         self.subscribers.len()
     }
@@ -119,8 +119,8 @@ impl Runs {
         self.is_split
     }
 
-    /// Takes the first subscribers of all runs, and all sockets on streams: input of their connection is not input of
-    /// theirs. The others wait. Return the list to [`finish`](Self::finish).
+    /// Takes the first subscribers of all runs, and all sockets on streams: their connection's input is not theirs. The
+    /// others wait. Return the list to [`finish`](Self::finish).
     pub(super) fn take_subscribers(&mut self, most: usize) -> Vec<ConnId> {
         self.is_split = self.subscribers.len() > most;
         if !self.is_split {
@@ -146,8 +146,8 @@ impl Runs {
         self.subscribers.retain(|subscriber| *subscriber != conn);
     }
 
-    /// Removes a subscriber of [`take_subscribers`](Self::take_subscribers) from its run, unless it has left. Returns
-    /// the number of the run.
+    /// Removes a subscriber that [`take_subscribers`](Self::take_subscribers) has returned from its run, unless it has
+    /// left. Returns the run's number.
     #[inline]
     pub(super) fn take_place(&mut self, conn: ConnId) -> Option<u32> {
         if !self.has_places {
@@ -167,7 +167,7 @@ impl Runs {
         &mut self.list[number as usize - 1]
     }
 
-    /// Returns the publications of a run, or of the current group (0), in order.
+    /// Returns the publications in a run, or in the current group (0), in order.
     pub(super) fn publications(&self, number: u32) -> impl Iterator<Item = &(QueuedPublication, RuleId)> {
         let groups = match number {
             0 => std::slice::from_ref(&self.group.0),
@@ -176,7 +176,7 @@ impl Runs {
         groups.iter().flat_map(move |group| &self.publications[group.clone()])
     }
 
-    /// Number of runs.
+    /// Run count.
     pub(super) fn len(&self) -> u32 {
         self.list.len() as u32
     }
@@ -220,7 +220,7 @@ impl Runs {
         Some(self.list.len() as u32)
     }
 
-    /// Sets the places of the subscribers of the first group.
+    /// Sets the places of the first group's subscribers.
     fn set_places(&mut self) {
         if std::mem::replace(&mut self.has_places, true) {
             return;

@@ -106,10 +106,10 @@ impl Worker {
         let Some(found) = self.quic.conns.get(conn) else { return };
         let ConnProtocol::Http3(http3) = &mut found.protocol else { return };
         for socket in http3.take_replaced() {
-            if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
+            if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(socket) {
                 websocket.close_replaced(shared);
             }
-            self.settle(io, socket);
+            self.flush_conn(io, socket);
         }
     }
 
@@ -136,7 +136,7 @@ impl Worker {
             shared.services.counters.webtransport_datagrams_dropped.add(1);
         }
         self.scratch = datagram;
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
     fn session_socket(&mut self, conn: ConnId, session: QuicStreamId) -> Option<ConnId> {

@@ -1,7 +1,7 @@
-//! Sockets on streams of HTTP/2 and HTTP/3: WebSockets and bodies of streaming responses, many on one connection.
+//! Sockets on HTTP/2 and HTTP/3 streams: WebSockets and streaming response bodies, many on one connection.
 //!
 //! A socket has an id like a connection ([`ConnId::for_stream`]): topics, presence, wakers and limits know no
-//! difference. The loop ignores such ids: sends, timers and the end of a socket go through its connection.
+//! difference. The loop ignores such ids: a socket's sends, timers and end go through its connection.
 //!
 //! ```text
 //!   DATA ─▶ Session ─▶ Handler ─▶ Session: chain ─▶ ready ─▶ DATA frames, in turns ─▶ sends of the connection
@@ -25,7 +25,7 @@ use crate::shared::WorkerShared;
 use crate::socket::{MessageTransport, WebSocketConn};
 use crate::timer::{NEVER, arm};
 
-/// The sockets of a thread that are on streams.
+/// A thread's sockets that are on streams.
 #[derive(Default)]
 pub(super) struct StreamSockets {
     slots: Vec<Option<StreamSocket>>,
@@ -33,20 +33,20 @@ pub(super) struct StreamSockets {
     generation: u32,
 }
 
-/// A socket on a stream of a connection.
+/// A socket on a connection's stream.
 struct StreamSocket {
     conn: ClientConn,
     /// Its connection.
     parent: ConnId,
     stream: StreamKey,
     slot: SocketSlot,
-    /// Output of the session that moves to the connection as the windows permit.
+    /// Session output that moves to the connection as the windows permit.
     chain: Option<Box<Chain>>,
-    /// Input that waits while publications of the socket are queued.
+    /// Input that waits while the socket's publications are queued.
     input: BytesMut,
-    /// Received bytes that are not returned to the window of the stream, since reads are paused.
+    /// Received bytes that are not returned to the stream's window, since reads are paused.
     held: u32,
-    /// The window of the stream is kept closed.
+    /// The stream's window is kept closed.
     is_held: bool,
     /// The peer sends no more; the session sees it after its input.
     remote_ended: bool,
@@ -56,7 +56,7 @@ struct StreamSocket {
     ended: bool,
     /// The handler's `drain` is due.
     drains: bool,
-    /// The queued bytes of a body while the server stops, and when they last became fewer.
+    /// A body's queued bytes while the server stops, and when they last became fewer.
     stalled: Option<StalledBody>,
 }
 
@@ -76,7 +76,7 @@ impl StreamSockets {
     ) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            // Each socket takes a stream of a connection, and memory far beyond the bits of a slot.
+            // Each socket takes a stream on a connection, and memory far beyond a slot's bits.
             self.slots.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1);
@@ -129,13 +129,13 @@ impl StreamSockets {
         Some(&found.conn).filter(|found| found.id == id)
     }
 
-    /// Returns a socket by the index of its id.
+    /// Returns a socket by its id's index.
     pub(super) fn at(&self, index: usize) -> Option<&ClientConn> {
         let slot = index.checked_sub(ConnId::for_stream(0, 0).index())?;
         self.slots.get(slot)?.as_ref().map(|found| &found.conn)
     }
 
-    /// Moves output of sockets and of bodies to their connection, a frame of each in turn.
+    /// Moves output from sockets and bodies to their connection, a frame from each in turn.
     pub(super) fn fill<S: RequestStreams>(&mut self, streams: &mut S, shared: &mut WorkerShared) {
         while streams.has_capacity() {
             let next = streams.sockets().take_ready();
@@ -152,7 +152,7 @@ impl StreamSockets {
         }
     }
 
-    /// Passes a datagram to the socket of a session. Returns `false` if it is dropped: reads are paused, or input waits.
+    /// Passes a datagram to a session's socket. Returns `false` if it is dropped: reads are paused, or input waits.
     pub(super) fn receive_datagram(
         &mut self,
         socket: ConnId,
@@ -194,7 +194,7 @@ impl StreamSocket {
         }
     }
 
-    /// Passes waiting input, and the end of input, to the session.
+    /// Passes waiting input, and the input's end, to the session.
     fn continue_input(&mut self, shared: &mut WorkerShared) {
         if !self.input.is_empty() && !self.conn.reads_paused {
             let mut input = std::mem::take(&mut self.input);
@@ -214,7 +214,7 @@ impl StreamSocket {
         self.chain.is_some() || websocket.session.wants_send() || websocket.has_finished() && !self.ended
     }
 
-    /// Notes the progress of a body while the server stops. Returns when the client is given up.
+    /// Notes a body's progress while the server stops. Returns when the client is given up.
     fn note_stall(&mut self, now: Time) -> Time {
         let has_output = self.has_output();
         let Some(websocket) = self.websocket().filter(|websocket| websocket.is_body() && has_output) else {
@@ -228,7 +228,7 @@ impl StreamSocket {
         self.stalled.as_ref().map_or(NEVER, |stalled| stalled.since + LINGER_STOPPING)
     }
 
-    /// Moves one frame of output to the connection.
+    /// Moves one output frame to the connection.
     fn send_frame<S: RequestStreams>(&mut self, streams: &mut S, stream: S::Id, shared: &mut WorkerShared) {
         let (id, now) = (self.conn.id, shared.services.now);
         let ConnProtocol::WebSocket(websocket) = &mut self.conn.protocol else { return };
@@ -254,7 +254,7 @@ impl StreamSocket {
                 self.chain = Some(chain);
                 return;
             }
-            // The event of its reset removes the socket.
+            // Its reset event removes the socket.
             Err(()) => return self.chain = Some(chain),
         }
         if chain.is_empty() {
@@ -276,7 +276,7 @@ impl Worker {
     pub(super) fn open_socket(&mut self, io: &mut Io, parent: ConnId, opened: OpenedSocket) {
         let OpenedSocket { stream, upgrade, ends, slot } = opened;
         let now = self.time(io);
-        let Some((protocol, shared)) = self.lend(parent) else { return };
+        let Some((protocol, shared)) = self.conn_and_shared(parent) else { return };
         let counters = &shared.services.counters;
         let is_session = matches!(upgrade.transport, MessageTransport::Session);
         let (peer, opened) = match protocol {
@@ -298,34 +298,34 @@ impl Worker {
         let is_body = websocket.is_body();
         let socket = self.sockets.add(parent, stream, slot, websocket);
         if let Some(mut found) = self.socket_parent(parent) {
-            // A ping behind the send buffer of the system, some MiB, would reach a slow client too late.
+            // A ping behind the system's send buffer, some MiB, would reach a slow client too late.
             if found.is_first_on_tcp() {
                 io.limit_unsent(parent);
             }
             found.add(stream, socket);
         }
-        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(socket) {
+        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(socket) {
             websocket.open(socket, shared);
             if let Some(deadline) = websocket.deadline() {
                 arm_for_handler(websocket, io, socket, deadline, shared.services.epoch);
             }
         }
-        // The end of a request is no end of the client that reads its answer.
+        // A request's end does not end the client that reads its answer.
         if let Some(found) = self.sockets.get(socket) {
             found.remote_ended = ends && !is_body;
         }
         if self.shared.services.is_stopping() {
             self.close_websocket(socket);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
-    /// Handles DATA of a socket.
+    /// Handles DATA for a socket.
     pub(super) fn receive_socket(&mut self, io: &mut Io, socket: ConnId, data: &mut [u8], ends: bool) {
         self.time(io);
         let Self { sockets, shared, .. } = self;
         let Some(found) = sockets.get(socket) else { return };
-        // The window of the stream bounds what it holds.
+        // The stream's window bounds what it holds.
         found.held = found.held.saturating_add(data.len() as u32);
         found.remote_ended |= ends;
         if found.conn.reads_paused || !found.input.is_empty() {
@@ -333,11 +333,11 @@ impl Worker {
         } else {
             found.receive(data, shared);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
-    /// Applies the state of a socket after an event.
-    pub(super) fn settle_socket(&mut self, io: &mut Io, socket: ConnId) {
+    /// Applies a socket's state after an event.
+    pub(super) fn flush_socket(&mut self, io: &mut Io, socket: ConnId) {
         let Self { conns, sockets, quic, shared, .. } = self;
         let Some(found) = sockets.get(socket) else { return self.mark_http3(socket) };
         found.continue_input(shared);
@@ -379,7 +379,7 @@ impl Worker {
         match parent {
             SocketParent::Http2(http2) => {
                 if http2.has_failed_outside_of_input() {
-                    return self.settle_one(io, parent_id);
+                    return self.flush_conn_alone(io, parent_id);
                 }
                 if http2.sockets.has_ready() || http2.wants_control() {
                     io.send(parent_id);
@@ -410,7 +410,7 @@ impl Worker {
         let (slot, parent) = (removed.slot, removed.parent);
         let Some(websocket) = removed.websocket() else { return };
         let is_body = websocket.is_body();
-        // Both sides have ended in order: END_STREAM is the end of TCP, and a reset would be its reset.
+        // Both sides have ended in order: END_STREAM is TCP's end, and a reset would be its reset.
         let ends = is_finished && !ended && websocket.buffered() == 0;
         if let Some(chain) = chain {
             websocket.session.finish_send(chain, &mut shared.resources, now);
@@ -452,28 +452,28 @@ impl Worker {
             }
         }
         // The connection may have waited for its last stream.
-        self.settle_one(io, removed.parent);
+        self.flush_conn_alone(io, removed.parent);
     }
 
-    /// Ends all sockets of a connection that closes.
+    /// Ends all sockets on a connection that closes.
     pub(super) fn remove_sockets(&mut self, io: &mut Io, sockets: Vec<ConnId>) {
         for socket in sockets {
             self.remove_socket(io, socket);
-            self.settle(io, socket);
+            self.flush_conn(io, socket);
         }
     }
 
-    /// Ends the input of all sockets of a connection whose peer has closed its side.
+    /// Ends the input of all sockets on a connection whose peer has closed its side.
     pub(super) fn end_sockets(&mut self, io: &mut Io, sockets: Vec<ConnId>) {
         for socket in sockets {
             if let Some(found) = self.sockets.get(socket) {
                 found.remote_ended = true;
             }
-            self.settle(io, socket);
+            self.flush_conn(io, socket);
         }
     }
 
-    /// Moves output of sockets and of bodies to the connection, a frame of each in turn.
+    /// Moves output from sockets and bodies to the connection, a frame from each in turn.
     pub(super) fn fill_http2(&mut self, conn: ConnId) {
         let Self { conns, sockets, quic, shared, .. } = self;
         let Some(SocketParent::Http2(http2)) = SocketParent::find(conns, &mut quic.conns, conn) else {
@@ -484,7 +484,7 @@ impl Worker {
         }
     }
 
-    /// Handles the completion of a send that took output of a socket.
+    /// Handles the completion of a send that took a socket's output.
     pub(super) fn sent_socket(&mut self, io: &mut Io, socket: ConnId) {
         let Self { sockets, shared, .. } = self;
         let Some(found) = sockets.get(socket) else { return };
@@ -496,10 +496,10 @@ impl Worker {
         if !reads_paused {
             websocket.continue_reads(io, socket, shared);
         }
-        self.settle(io, socket);
+        self.flush_conn(io, socket);
     }
 
-    /// Handles the timers of the sockets of a connection.
+    /// Handles the timers of a connection's sockets.
     pub(super) fn time_sockets(&mut self, io: &mut Io, conn: ConnId) {
         let now = self.time(io);
         let is_stopping = self.shared.services.is_stopping();
@@ -514,7 +514,7 @@ impl Worker {
                 && let Some(found) = self.sockets.get(socket)
                 && found.note_stall(now) <= now
             {
-                // The client takes no bytes of the body.
+                // The client takes no body bytes.
                 self.remove_sockets(io, vec![socket]);
                 continue;
             }

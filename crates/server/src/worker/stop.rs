@@ -83,16 +83,16 @@ impl Worker {
         self.shared.services.stopping_since = Some(self.time(io));
         io.stop_accepting();
         let remaining = self.conns_where(|protocol| matches!(protocol, ConnProtocol::WebSocket(_)));
-        self.settle_http_conns(io);
+        self.flush_http_conns(io);
         let steps = (self.stop.times.window.as_millis() / STEP.as_millis()).max(1);
         let per_step = remaining.len().div_ceil(usize::try_from(steps).unwrap_or(usize::MAX));
         (remaining, per_step.max(CLOSES_PER_STEP_MIN))
     }
 
     /// Ends HTTP connections without a pending request, unless they may send one more.
-    fn settle_http_conns(&mut self, io: &mut Io) {
+    fn flush_http_conns(&mut self, io: &mut Io) {
         for conn in self.conns_where(|protocol| !matches!(protocol, ConnProtocol::WebSocket(_))) {
-            self.settle(io, conn);
+            self.flush_conn(io, conn);
         }
     }
 
@@ -115,7 +115,7 @@ impl Worker {
 
     fn end_lingering(&mut self, io: &mut Io) {
         self.stop.linger_left = None;
-        self.settle_http_conns(io);
+        self.flush_http_conns(io);
         if matches!(self.stop.phase, StopPhase::Lingering) {
             self.stop.phase = StopPhase::Waiting;
             io.set_app_timer(in_time(io, self.stop.times.grace));
@@ -134,7 +134,7 @@ impl Worker {
         self.time(io);
         for conn in remaining.split_off(remaining.len().saturating_sub(per_step)) {
             self.close_websocket(conn);
-            self.settle(io, conn);
+            self.flush_conn(io, conn);
         }
         if remaining.is_empty() {
             match self.stop.linger_left {
@@ -163,7 +163,7 @@ impl Worker {
 
     /// Starts the closing handshake of a stop.
     pub(super) fn close_websocket(&mut self, conn: ConnId) {
-        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.lend(conn) {
+        if let Some((ConnProtocol::WebSocket(websocket), shared)) = self.conn_and_shared(conn) {
             websocket.go_away(shared);
         }
     }

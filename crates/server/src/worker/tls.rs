@@ -63,7 +63,7 @@ impl Worker {
         if ended {
             self.end_plain(io, conn);
         } else {
-            self.settle_one(io, conn);
+            self.flush_conn_alone(io, conn);
         }
         if failed.is_some() {
             io.shutdown(conn);

@@ -155,7 +155,7 @@ fn after_hooks_get_every_answer() {
         "the request was unreadable"
     );
     let never = Router::new().after("/", seen).get("/", |_| Answer::later(std::future::pending()));
-    let http = patient().with_handler_timeout(Duration::from_millis(20));
+    let http = patient().with_response_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(never).threads(1).http(http));
     assert_eq!(seen_of(&server.connect().send(get("/")).answer()), Some(format!("GET 503 {text}")));
 }

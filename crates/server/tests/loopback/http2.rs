@@ -375,7 +375,7 @@ fn silent_clients_and_closed_windows_time_out() {
     assert_eq!(server.failed(Http2Fault::EnhanceYourCalm), 1);
     // A body that does not arrive, an answer that is not ready, and one that is not taken.
     let short = Duration::from_millis(1500);
-    let http = patient().with_write_timeout(short).with_body_idle_timeout(short).with_handler_timeout(short);
+    let http = patient().with_write_timeout(short).with_body_idle_timeout(short).with_response_timeout(short);
     let (_server, mut client) = Http2Server::connected(http);
     client.until(SETTINGS);
     // Only the window of the stream is closed for the third answer.

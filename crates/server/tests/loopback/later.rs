@@ -212,7 +212,7 @@ fn client_that_has_closed_its_side_gets_the_later_answer_too() {
 #[test]
 fn pending_answer_times_out() {
     let (manual, router) = manual_router();
-    let http = patient().with_handler_timeout(Duration::from_millis(20));
+    let http = patient().with_response_timeout(Duration::from_millis(20));
     let server = Running::server(Server::new(router).threads(1).http(http));
     let mut client = server.connect();
     client.send(get("/held/x") + &get("/name/next"));

@@ -99,7 +99,7 @@ fn stopping_server_is_not_ready() {
 #[test]
 fn stop_is_announced_before_it_affects_clients() {
     let routes = routes().readyz("/readyz");
-    let server = Running::server(Server::new(routes).threads(2).stop_delay(LONG));
+    let server = Running::server(Server::new(routes).threads(2).readiness_delay(LONG));
     let mut peer = server.websocket("/echo");
     peer.sync();
     server.stop.stop();
@@ -117,8 +117,8 @@ fn stop_is_announced_before_it_affects_clients() {
 }
 
 #[test]
-fn short_stop_delay_elapses() {
-    let server = Running::server(Server::new(routes()).threads(2).stop_delay(Duration::from_millis(20)));
+fn short_readiness_delay_elapses() {
+    let server = Running::server(Server::new(routes()).threads(2).readiness_delay(Duration::from_millis(20)));
     let mut peer = server.websocket("/echo");
     peer.sync();
     server.stop.stop();

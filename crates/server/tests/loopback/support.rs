@@ -31,7 +31,7 @@ pub(crate) fn patient() -> HttpConfig {
         .with_min_upload_rate(0, long)
         .with_keep_alive_timeout(long)
         .with_write_timeout(long)
-        .with_handler_timeout(long)
+        .with_response_timeout(long)
         .with_http2_ping_interval(None)
         .with_http3_limits(Http3Limits::default().with_idle_timeout(Duration::from_secs(600)))
 }

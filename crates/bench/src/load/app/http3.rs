@@ -62,7 +62,7 @@ impl Http3App for LoadEvents<'_> {
         }
     }
 
-    fn handle_settled(&mut self, exchanges: &mut Exchanges<'_>) {
+    fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         let Some(id) = self.id(exchanges.connection()) else { return };
         let LoadApp { conns, thread_state, resources, .. } = &mut *self.load;
         let Some(conn) = conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };

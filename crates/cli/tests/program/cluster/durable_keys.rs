@@ -45,7 +45,7 @@ impl DurableNodes {
     fn start_node(&mut self, at: usize) {
         let streams = self.directory.path(&format!("streams{at}"));
         let arguments = ["--cluster", &self.url, "--streams", &streams, "--log", "error"];
-        let keyed = ["--streams-keyed-topics", "t.>"];
+        let keyed = ["--streams-durable-keys", "t.>"];
         self.nodes[at] = Some(Running::serve(&[&arguments[..], &keyed, &self.more].concat()));
     }
 
@@ -155,7 +155,7 @@ fn restart_of_all_nodes(protocol: WireProtocol, order: [usize; 2], more: &[&'sta
 
 /// Options of durable topics at a broker.
 #[cfg(feature = "nats")]
-const TOPICS: [&str; 4] = ["--store", "nats://127.0.0.1:1", "--streams-topics", "stored.>"];
+const TOPICS: [&str; 4] = ["--store", "nats://127.0.0.1:1", "--streams-durable-topics", "stored.>"];
 
 sinews_testkit::tests! {
     durable_keys_survive_sigkill_of_all_nodes_at_nats =>
@@ -228,7 +228,7 @@ fn durable_keys_of_an_outage_survive_sigkill_of_the_owner() {
 fn keys_beyond_the_limit_of_streams_are_counted() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let arguments = ["--cluster", &broker.url(), "--streams", "$DIR/streams", "--streams-max-streams", "2"];
-    let node = Running::serve(&[&arguments[..], &["--streams-keyed-topics", "t.>", "--log", "off"]].concat());
+    let node = Running::serve(&[&arguments[..], &["--streams-durable-keys", "t.>", "--log", "off"]].concat());
     let metric = |name: &str| node.get("/metrics").contains(&format!("\nsinews_durable_{name}\n"));
     until("the first topic is stored", || put(&node, "t.a/keys/k", "1", "").0 == 200);
     let (status, body) = put(&node, "t.b/keys/k", "1", "");

@@ -103,7 +103,7 @@ fn successor_reads_durable_keys(name: &str, more: &[&str]) {
         command
             .arg("--streams")
             .arg(directory.file("streams"))
-            .args(["--streams-keyed-topics", "t"])
+            .args(["--streams-durable-keys", "t"])
             .args(more);
     });
     let address = service.address;
@@ -192,7 +192,7 @@ fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
         "durable-cluster-keys",
         &format!("[cluster]\nurl = \"{url}\""),
         |command, directory| {
-            command.arg("--streams").arg(directory.file("streams")).args(["--streams-keyed-topics", "t"]);
+            command.arg("--streams").arg(directory.file("streams")).args(["--streams-durable-keys", "t"]);
         },
     );
     let address = service.address;
@@ -214,7 +214,7 @@ fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
     until("the service is gone", || TcpStream::connect(address).is_err());
     let streams = service.directory.file("streams");
     let arguments =
-        ["--cluster", &url, "--streams", streams.to_str().unwrap(), "--streams-keyed-topics", "t"];
+        ["--cluster", &url, "--streams", streams.to_str().unwrap(), "--streams-durable-keys", "t"];
     let node = Running::serve(&arguments);
     let third = put(node.address, "3");
     assert!(third["seq"] == 3 && third["epoch"].as_u64() > first["epoch"].as_u64(), "{third}");

@@ -43,7 +43,10 @@ fn data_and_position(socket: &mut Socket) -> (Value, Value) {
 #[test]
 fn clients_of_durable_channels_recover_at_the_successor() {
     let mut service = Service::start_with("pusher", APP, |command, directory| {
-        command.arg("--streams").arg(directory.file("streams")).args(["--streams-topics", "stored.>"]);
+        command
+            .arg("--streams")
+            .arg(directory.file("streams"))
+            .args(["--streams-durable-topics", "stored.>"]);
     });
     let path = "/app/key?protocol=7";
     let mut socket = Socket::open(service.address, path);

@@ -136,7 +136,7 @@ fn deletion_requires_the_right_to_delete() {
 
 #[test]
 fn deletion_of_a_stream_resets_its_topic_and_notifies_subscribers() {
-    let server = serve(&["--streams-topics", "chat,news.>"]);
+    let server = serve(&["--streams-durable-topics", "chat,news.>"]);
     let mut subscriber = Client::at(&server, "/ws");
     subscriber.subscribe_with("chat", &json!({}));
     super::topics::publish(&server, "chat", 0..3);

@@ -10,7 +10,7 @@ use crate::config::Directory;
 use crate::support::{Running, until};
 
 fn topics(arguments: &[&str]) -> Running {
-    serve(&[&["--streams-topics", "chat,news.>"], arguments].concat())
+    serve(&[&["--streams-durable-topics", "chat,news.>"], arguments].concat())
 }
 
 impl Client {
@@ -92,7 +92,7 @@ fn publications_by_each_protocol_are_delivered_in_the_order_of_the_stream() {
 fn acknowledged_messages_survive_a_kill_and_resume_delivers_each_once() {
     let directory = Directory::new();
     let path = directory.path("streams");
-    let start = || Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
+    let start = || Running::serve(&["--streams", &path, "--streams-durable-topics", "chat"]);
     let (mut received, mut from) = (Vec::new(), json!({ "last": 0 }));
     for round in 0..4_u64 {
         let server = start();
@@ -211,7 +211,7 @@ fn impossible_requests_on_durable_topics_are_rejected() {
     assert!(before.request("POST /streams/chat HTTP/1.1", "x").starts_with("HTTP/1.1 200 "));
     before.signal("TERM");
     assert!(before.wait().0.success());
-    let server = Running::serve(&["--streams", &path, "--streams-topics", "chat"]);
+    let server = Running::serve(&["--streams", &path, "--streams-durable-topics", "chat"]);
     let answer = server.request("POST /topics/chat HTTP/1.1", "x");
     assert!(answer.starts_with("HTTP/1.1 409 ") && answer.contains("2 partitions"), "{answer}");
     let mut client = Client::at(&server, "/ws");

@@ -11,20 +11,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
 use hyper::Method;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio::sync::Notify;
-use tokio::time::{sleep_until, timeout, timeout_at};
-use tokio_rustls::TlsConnector;
+use tokio::time::{sleep_until, timeout_at};
 
 use crate::access::auth::claimed_names::ClaimedNames;
 use crate::access::auth::fault::TokenFault;
 use crate::access::auth::jwks_options::{JwksOptions, JwksUrl};
 use crate::access::auth::keys::{KeySet, VerifyingKey, public_key_set};
+use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::brief;
-use crate::outgoing::http::{HookTransport, tls_connector};
+use crate::outgoing::http::HttpClient;
 use crate::outgoing::options::HookUrl;
 
 /// Time for an answer.
@@ -70,8 +69,7 @@ struct IssuerKeySource {
     issuer: Option<String>,
     /// The URL for the log: the query may have a secret.
     shown_url: String,
-    transport: HookTransport,
-    tls: Option<TlsConnector>,
+    client: HttpClient,
     refresh: Duration,
     keys: RwLock<Option<FetchedKeys>>,
     state: Mutex<SourceState>,
@@ -109,12 +107,10 @@ impl IssuerKeys {
         let mut sources = Vec::with_capacity(options.urls.len());
         for JwksUrl { issuer, url } in &options.urls {
             let parsed = HookUrl::parse("the URL of a key set", url)?;
-            let tls = parsed.is_tls.then(|| tls_connector(options.roots.as_deref())).transpose()?;
             sources.push(Arc::new(IssuerKeySource {
                 issuer: issuer.clone(),
                 shown_url: url.split('?').next().unwrap_or_default().to_owned(),
-                transport: HookTransport::new(parsed),
-                tls,
+                client: HttpClient::trusting(parsed, options.roots.as_deref())?,
                 refresh: options.refresh,
                 keys: RwLock::default(),
                 state: Mutex::default(),
@@ -136,14 +132,11 @@ impl IssuerKeys {
         self.options == other.options
     }
 
-    /// Starts the thread that fetches the keys.
+    /// Starts the tasks that fetch the keys.
     ///
     /// # Errors
-    /// The thread cannot be started.
-    pub(super) fn start(&self) -> Result<(), HubError> {
-        if self.sources.is_empty() {
-            return Ok(());
-        }
+    /// The thread of the tasks cannot be started.
+    pub(super) fn start(&self, background: &Background) -> Result<(), HubError> {
         for url in self.options.urls.iter().map(|url| &*url.url).filter(|url| url.starts_with("http:")) {
             let url = url.split('?').next().unwrap_or_default();
             tracing::warn!(
@@ -152,21 +145,9 @@ impl IssuerKeys {
             );
         }
         let fault = |error| HubError::caused(HubErrorKind::System, error).at("thread of key sets");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(fault)?;
-        let sources = self.sources.clone();
-        let thread = std::thread::Builder::new().name("jwks".to_owned());
-        let run = move || {
-            runtime.block_on(async move {
-                let tasks: Vec<_> =
-                    sources.into_iter().map(|source| tokio::spawn(fetch_all(source))).collect();
-                for task in tasks {
-                    // A task that has panicked has ended as well.
-                    let _ = task.await;
-                }
-            });
-        };
-        thread.spawn(run).map(drop).map_err(fault)
+        self.sources.iter().try_for_each(|source| {
+            background.spawn("key-sets", fetch_all(Arc::clone(source))).map(drop).map_err(fault)
+        })
     }
 
     /// The keys for a token with this issuer and this id of a key, and the issuer that it must have.
@@ -266,12 +247,8 @@ impl IssuerKeySource {
     /// Fetches the keys once. Returns whether it has succeeded.
     async fn fetch(&self) -> bool {
         let at = Instant::now();
-        let result = match timeout(FETCH_TIMEOUT, self.request()).await {
-            Ok(result) => result,
-            Err(_) => Err(format!("no answer within {FETCH_TIMEOUT:?}")),
-        };
         let url = &*self.shown_url;
-        match result {
+        match self.request().await {
             Ok(KeySet { keys, skipped }) => {
                 let count = keys.len();
                 let former = std::mem::replace(&mut self.lock().skipped, skipped.clone());
@@ -302,11 +279,7 @@ impl IssuerKeySource {
     }
 
     async fn request(&self) -> Result<KeySet, String> {
-        let build = || {
-            let request = self.transport.request(Method::GET);
-            request.body(Full::new(Bytes::new())).map_err(|error| error.to_string())
-        };
-        match self.transport.exchange(self.tls.as_ref(), build).await {
+        match self.client.send_within(FETCH_TIMEOUT, Method::GET, Bytes::new(), |builder| builder).await {
             Ok((200, body)) => public_key_set(&body),
             Ok((status @ 300..400, _)) => Err(format!("status {status}: redirects are not followed")),
             Ok((status, _)) => Err(format!("status {status}")),
@@ -350,7 +323,7 @@ async fn fetch_all(source: Arc<IssuerKeySource>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dial::answer_behind_silent_address;
+    use crate::outgoing::dial::answer_behind_silent_address;
 
     /// A public key (RFC 8037 appendix A.2).
     const KEYS: &str =

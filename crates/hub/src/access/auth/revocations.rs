@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use self::file::RevocationFile;
 pub(crate) use self::file::RevocationStored;
 use crate::access::auth::rights::{Denied, Rights};
+use crate::background::Background;
 use crate::error::HubError;
 use crate::model::stable_hash::{fnv, mix};
 
@@ -144,8 +145,9 @@ impl Revocations {
         self: &Arc<Self>,
         directory: &Path,
         has_predecessor: bool,
+        background: &Background,
     ) -> Result<(), HubError> {
-        let file = RevocationFile::open(directory, self, has_predecessor)?;
+        let file = RevocationFile::open(directory, self, has_predecessor, background)?;
         // A hub calls this once.
         let _ = self.file.set(file);
         Ok(())

@@ -249,7 +249,7 @@ pub(super) fn broadcast(
             }))
         }
         (None, Some(pattern)) => {
-            let scan = TopicScan::new(&pattern)?;
+            let scan = TopicScan::new(&pattern, context.hub.encodings())?;
             rights.may(ApiRight::Publish, &pattern)?;
             let broadcast = PatternBroadcast {
                 context: Arc::clone(context),

@@ -100,7 +100,7 @@ pub(super) async fn yield_now() {
 pub(super) fn list(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let limit = limit_of(request, LISTED_MAX)?;
     let filter = text_query(request, "filter")?.map_or_else(|| ">".to_owned(), std::borrow::Cow::into_owned);
-    let mut scan = TopicScan::new(&filter)?;
+    let mut scan = TopicScan::new(&filter, context.hub.encodings())?;
     let after = text_query(request, "after")?.map(std::borrow::Cow::into_owned);
     scan.set_after(after.clone());
     let (publisher, rights) = (request.publisher(), rights.clone());

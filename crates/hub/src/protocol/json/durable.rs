@@ -13,7 +13,7 @@ use crate::model;
 use crate::model::problem::Problem;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::service::StreamService;
-use crate::topics::TopicForm;
+use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     /// Subscribes to a durable topic by its name, or to a pattern of durable topics that a broker stores.
@@ -92,7 +92,7 @@ impl JsonClient {
 
     /// Whether the dropped messages will be read from a stream instead.
     pub(super) fn return_to_log(&mut self, missed: &DroppedMessages, cx: &mut Context<'_>) -> bool {
-        let topic = missed.topic().and_then(TopicForm::name);
+        let topic = missed.topic().and_then(|topic| MESSAGES.name(topic));
         let (Some(topic), Some(first)) = (topic, missed.first_sequence()) else { return false };
         let Some(store) = self.streams.store_of(topic).cloned() else { return false };
         let known = self.subscriptions.iter_mut().find(|known| known.topic == topic);

@@ -8,7 +8,7 @@ use crate::access::auth::Action;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::follow::DurableSubscription;
-use crate::topics::TopicForm;
+use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     pub(super) fn unsubscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {
@@ -27,11 +27,11 @@ impl JsonClient {
         }
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&removed.topic);
-        cx.unsubscribe(&TopicForm::Framed.topic(&removed.topic));
+        cx.unsubscribe(&MESSAGES.topic(&removed.topic));
         if self.joined.set_subscribed(&removed.topic, false) {
-            self.hub.uncount_subscriber(TopicForm::Framed);
+            self.hub.uncount_subscriber(MESSAGES);
         } else {
-            self.hub.remove_subscriber(cx, TopicForm::Framed, &removed.topic);
+            self.hub.remove_subscriber(cx, MESSAGES, &removed.topic);
         }
         removed.topic
     }

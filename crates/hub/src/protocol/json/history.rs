@@ -9,7 +9,7 @@ use crate::access::auth::Action;
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::topic_history::{HistoryItem, history_page};
-use crate::topics::TopicForm;
+use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     /// Answers with earlier messages of a topic.
@@ -39,7 +39,7 @@ pub(super) fn subscribe_from(
     start: Option<ReplayFrom>,
     cx: &mut Context<'_>,
 ) -> Result<Option<Subscribed>, Problem> {
-    let topic = TopicForm::Framed.topic(topic);
+    let topic = MESSAGES.topic(topic);
     // A client that wants no history needs the current position, too: it resumes from there.
     match cx.subscribe_from(&topic, start.unwrap_or(ReplayFrom::Last(0))) {
         Ok(joined) => Ok(Some(joined)),

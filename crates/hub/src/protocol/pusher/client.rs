@@ -86,7 +86,7 @@ impl PusherClient {
     }
 
     pub(super) fn apps(&self) -> &LiveApps {
-        self.hub().apps()
+        &self.services.apps
     }
 
     /// The id of the open connection. It is computed, and not stored: there are many idle connections.

@@ -11,8 +11,10 @@ use std::time::Instant;
 use sinews_server::{Context, InvalidTopic, LogLimit, Prepared, ReplayFrom};
 
 use super::recovery::{ChannelRecovery, RecoverRequest};
+use super::services::PusherServices;
 use crate::apps::budget::{RECOVERY_BYTES, ReservedMemory};
 use crate::apps::encode::encode;
+use crate::apps::encoding::RECOVERABLE_EVENTS;
 use crate::apps::live::LiveApps;
 use crate::model::brief::brief;
 use crate::model::event::Event;
@@ -20,7 +22,6 @@ use crate::model::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
 use crate::streams::topic_history::HISTORY_MAX;
-use crate::topics::{HubTopics, TopicForm};
 
 /// A subscription that waits for the events that its client has missed.
 pub(super) struct PendingRecovery {
@@ -36,11 +37,11 @@ pub(super) struct PendingRecovery {
     pub(super) deadline: Option<u64>,
 }
 
-/// The store and the topics from which the missed records are read.
+/// The store from which the missed records are read, and the services of the protocol.
 #[derive(Clone)]
 struct MissedSource {
     store: Arc<StreamService>,
-    hub: Arc<HubTopics>,
+    services: Arc<PusherServices>,
 }
 
 /// The missed records, with the memory that is reserved for them, if any were read.
@@ -61,9 +62,9 @@ impl PendingRecovery {
         topic: &str,
         request: RecoverRequest,
         store: &Arc<StreamService>,
-        hub: &Arc<HubTopics>,
+        services: &Arc<PusherServices>,
     ) -> Self {
-        let source = MissedSource { store: Arc::clone(store), hub: Arc::clone(hub) };
+        let source = MissedSource { store: Arc::clone(store), services: Arc::clone(services) };
         let reading = start_reading(source.clone(), topic, request);
         let (channel, topic) = (channel.into(), topic.into());
         Self { channel, topic, request, source, reading, reads: 1, deadline: None }
@@ -108,14 +109,14 @@ impl PendingRecovery {
 
     /// Subscribes behind the missed events when they are read.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
-        let form = TopicForm::RecoverableEvent.topic(&self.topic);
+        let encoded = RECOVERABLE_EVENTS.topic(&self.topic);
         let waker = cx.waker();
         loop {
             let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
             let Poll::Ready(read) = read else { return Poll::Pending };
             let (missed, reserved) = match read {
                 Ok(Some(missed)) => missed,
-                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&form, cx)),
+                Ok(None) => return Poll::Ready(self.subscribe_to_new_topic(&encoded, cx)),
                 Err(problem) => {
                     if let Some(omitted) = UNREAD_LINES.permit(Instant::now()) {
                         let topic = brief(&self.topic);
@@ -129,7 +130,7 @@ impl PendingRecovery {
                     break;
                 }
             };
-            match missed.subscribe(&form, cx) {
+            match missed.subscribe(&encoded, cx) {
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(Some(position)) => {
                     let missed = self.missed_events(missed);
@@ -149,18 +150,18 @@ impl PendingRecovery {
 
     /// Subscribes without a recovery. New events have positions.
     fn subscribe_to_new_events(&self, cx: &mut Context<'_>) -> Result<ChannelRecovery, InvalidTopic> {
-        let form = TopicForm::RecoverableEvent.topic(&self.topic);
-        cx.subscribe_from(&form, ReplayFrom::Last(0))?;
+        let encoded = RECOVERABLE_EVENTS.topic(&self.topic);
+        cx.subscribe_from(&encoded, ReplayFrom::Last(0))?;
         Ok(ChannelRecovery::default())
     }
 
     /// Subscribes to a topic that has no stream yet: its position is before the first event.
     fn subscribe_to_new_topic(
         &self,
-        form: &str,
+        encoded: &str,
         cx: &mut Context<'_>,
     ) -> Result<ChannelRecovery, InvalidTopic> {
-        let position = cx.subscribe_from(form, ReplayFrom::Last(0))?.position;
+        let position = cx.subscribe_from(encoded, ReplayFrom::Last(0))?.position;
         let RecoverRequest::After { position: after, .. } = self.request else {
             return Ok(ChannelRecovery { position: Some(position), missed: None });
         };
@@ -197,8 +198,8 @@ fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> 
     };
     let topic = topic.to_owned();
     Box::pin(async move {
-        let MissedSource { store, hub } = source.clone();
-        match MissedRecords::begin(store, hub, topic, after).await? {
+        let MissedSource { store, services } = source.clone();
+        match MissedRecords::begin(store, Arc::clone(&services.hub), topic, after).await? {
             Some(missed) => read_reserved(&source, missed, None).await.map(Some),
             None => Ok(None),
         }
@@ -207,7 +208,7 @@ fn start_reading(source: MissedSource, topic: &str, request: RecoverRequest) -> 
 
 /// Reads on, when memory is reserved. Without records to read, none is needed.
 async fn read_reserved(
-    MissedSource { store, hub }: &MissedSource,
+    MissedSource { store, services }: &MissedSource,
     missed: MissedRecords,
     reserved: Option<ReservedMemory>,
 ) -> Result<ReservedRecords, Problem> {
@@ -216,7 +217,7 @@ async fn read_reserved(
     }
     let reserved = match reserved {
         Some(reserved) => reserved,
-        None => hub.apps().recoveries.reserve().await,
+        None => services.apps.recoveries.reserve().await,
     };
     Ok((missed.read_on(store, HISTORY_MAX, RECOVERY_BYTES).await?, Some(reserved)))
 }

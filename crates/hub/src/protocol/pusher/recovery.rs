@@ -14,10 +14,11 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topics};
 
+use crate::apps::encoding::RECOVERABLE_EVENTS;
 use crate::apps::position::{end_of, parse_position, push_position};
 use crate::model::socket_id::parse_socket_id;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
-use crate::topics::TopicForm;
+use crate::topics::encoding::MESSAGES;
 
 /// The field `recover` of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,20 +73,20 @@ impl ChannelRecovery {
         topic: &str,
         request: RecoverRequest,
     ) -> Result<Self, InvalidTopic> {
-        let form = TopicForm::RecoverableEvent.topic(topic);
-        let mut start = cx.subscribe_from(&form, ReplayFrom::Last(0))?.position;
+        let encoded = RECOVERABLE_EVENTS.topic(topic);
+        let mut start = cx.subscribe_from(&encoded, ReplayFrom::Last(0))?.position;
         if start.sequence == 0 {
-            // No event was published here: the epoch is that of the protocol's form, which assigns positions.
-            let framed = TopicForm::Framed.topic(topic);
+            // No event was published here: the history in the encoding of messages assigns the epoch.
+            let framed = MESSAGES.topic(topic);
             let position = cx.subscribe_from(&framed, ReplayFrom::Last(0))?.position;
             cx.unsubscribe(&framed);
-            cx.topics().publisher().advance_to(&form, position)?;
-            start = cx.subscribe_from(&form, ReplayFrom::Last(0))?.position;
+            cx.topics().publisher().advance_to(&encoded, position)?;
+            start = cx.subscribe_from(&encoded, ReplayFrom::Last(0))?.position;
         }
         let missed = match request {
             RecoverRequest::Live => None,
             RecoverRequest::After { position, socket_id } => {
-                missed(cx.topics(), &form, position, start, socket_id)
+                missed(cx.topics(), &encoded, position, start, socket_id)
             }
         };
         Ok(Self { position: Some(start), missed })
@@ -111,7 +112,7 @@ impl ChannelRecovery {
 /// limits of a page of the history.
 fn missed(
     topics: &Topics,
-    form: &str,
+    encoded: &str,
     after: Position,
     end: Position,
     socket_id: Option<u128>,
@@ -121,7 +122,7 @@ fn missed(
     }
     let expected =
         usize::try_from(end.sequence - after.sequence).ok().filter(|count| *count <= HISTORY_MAX)?;
-    let retained = topics.history(form, ReplayFrom::After(after)).into_iter();
+    let retained = topics.history(encoded, ReplayFrom::After(after)).into_iter();
     let retained: Vec<_> = retained.take_while(|(sequence, _)| *sequence <= end.sequence).collect();
     let is_next = |(expected, (sequence, _)): (u64, &(u64, Prepared))| *sequence == expected;
     if retained.len() != expected || !(after.sequence + 1..).zip(&retained).all(is_next) {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::apps::live::LiveApps;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 
-/// The topics, and the streams of durable topics.
+/// The apps, the topics, and the streams of durable topics.
 pub(super) struct PusherServices {
+    pub(super) apps: Arc<LiveApps>,
     pub(super) hub: Arc<HubTopics>,
     pub(super) store: Option<Arc<StreamService>>,
 }

@@ -15,12 +15,12 @@ use crate::apps::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, check_channel, is_user_id, presence_of, topic_of,
 };
 use crate::apps::encode;
+use crate::apps::encoding::{EVENTS, RECOVERABLE_EVENTS};
 use crate::apps::live::{LiveApp, nanoseconds};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::verifies_auth;
 use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::model::socket_id::socket_id_text;
-use crate::topics::TopicForm;
 
 /// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
 pub(super) struct FormerTopic {
@@ -154,7 +154,7 @@ impl PusherClient {
         }
         let topic = topic_of(connection.app.options.topic_space(), channel);
         // No event is published between the last one and the subscription.
-        let order = kind.is_cache.then(|| self.hub().lock_cache_channel(&topic));
+        let order = kind.is_cache.then(|| self.hub().lock_last_event(&topic)).flatten();
         let last = kind.is_cache.then(|| connection.app.cached(channel)).flatten();
         let after = last.as_ref().map(|event| event.version);
         let added = self.add_subscription(
@@ -171,7 +171,7 @@ impl PusherClient {
             (None, Some(request)) => {
                 drop(order);
                 if let Some(store) = &self.services.store {
-                    let pending = PendingRecovery::new(channel, &topic, request, store, &self.services.hub);
+                    let pending = PendingRecovery::new(channel, &topic, request, store, &self.services);
                     connection.rare.get_or_insert_default().recoveries.push(pending);
                 }
                 self.continue_recoveries(connection, cx);
@@ -306,7 +306,7 @@ impl PusherClient {
             Some(event) => drop(cx.send_prepared(&event.message)),
             None => {
                 send(cx, &json!({ "event": "pusher:cache_miss", "channel": channel }).to_string());
-                self.hub().report_cache_miss(&presence_of(&app.options.id, channel), false, is_requested);
+                self.hub().report_missing_event(&presence_of(&app.options.id, channel), false, is_requested);
             }
         }
     }
@@ -326,18 +326,16 @@ impl PusherClient {
         let options = &connection.app.options;
         let is_durable = self.services.durable_store(topic).is_some();
         let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));
-        let (form, subscribed) = match recover {
-            Some(_) if is_durable => (TopicForm::RecoverableEvent, Ok(None)),
-            Some(request) => {
-                (TopicForm::RecoverableEvent, ChannelRecovery::subscribe(cx, topic, request).map(Some))
-            }
+        let (encoded, subscribed) = match recover {
+            Some(_) if is_durable => (RECOVERABLE_EVENTS, Ok(None)),
+            Some(request) => (RECOVERABLE_EVENTS, ChannelRecovery::subscribe(cx, topic, request).map(Some)),
             None => {
-                let form = TopicForm::Event.topic(topic);
+                let encoded = EVENTS.topic(topic);
                 let subscribed = match last {
-                    Some(version) => cx.subscribe_after(&form, version),
-                    None => cx.subscribe(&form),
+                    Some(version) => cx.subscribe_after(&encoded, version),
+                    None => cx.subscribe(&encoded),
                 };
-                (TopicForm::Event, subscribed.map(|()| Some(ChannelRecovery::default())))
+                (EVENTS, subscribed.map(|()| Some(ChannelRecovery::default())))
             }
         };
         let recovery = subscribed.map_err(|error| SubscriptionError::limit(error.to_string(), FULL))?;
@@ -354,10 +352,10 @@ impl PusherClient {
         };
         if let Err(error) = joined {
             cx.unwatch_presence(presence);
-            cx.unsubscribe(&form.topic(topic));
+            cx.unsubscribe(&encoded.topic(topic));
             return Err(error);
         }
-        self.hub().count_subscriber(form);
+        self.hub().count_subscriber(encoded);
         self.hub().retry_rejected(topic);
         connection.channels += 1;
         Ok(recovery)
@@ -374,17 +372,17 @@ impl PusherClient {
         // Before the end of the subscription, which stores the presence.
         cx.leave(&presence);
         let topic = connection.take_topic(channel);
-        for form in [TopicForm::Event, TopicForm::RecoverableEvent] {
-            cx.unsubscribe(&form.topic(&topic));
+        for encoded in [EVENTS, RECOVERABLE_EVENTS] {
+            cx.unsubscribe(&encoded.topic(&topic));
         }
         connection.channels -= 1;
-        self.hub().uncount_subscriber(TopicForm::Event);
+        self.hub().uncount_subscriber(EVENTS);
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.
     pub(super) fn end_subscriptions(&self, connection: &PusherConnection, of_user: bool) {
         for _ in 0..connection.channels + u16::from(of_user) {
-            self.hub().uncount_subscriber(TopicForm::Event);
+            self.hub().uncount_subscriber(EVENTS);
         }
     }
 }

@@ -12,12 +12,12 @@ use super::incoming::{SignInData, read_user};
 use crate::access::auth::Rights;
 use crate::apps::channel::{RESERVED_USER, is_user_id, topic_of_user};
 use crate::apps::encode::{self, error, object, user_channel, watchlist_events};
+use crate::apps::encoding::EVENTS;
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::verifies_auth;
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::model::socket_id::socket_id_text;
-use crate::topics::TopicForm;
 
 /// A user that has signed in.
 pub(super) struct SignedInUser {
@@ -143,11 +143,11 @@ impl PusherClient {
         let known = connection.rare.as_mut().and_then(|rare| rare.user.as_mut());
         let Some(known) = known.filter(|known| known.id == user) else { return false };
         if !known.is_subscribed {
-            if cx.subscribe(&TopicForm::Event.topic(&topic_of_user(app, user))).is_err() {
+            if cx.subscribe(&EVENTS.topic(&topic_of_user(app, user))).is_err() {
                 return false;
             }
             known.is_subscribed = true;
-            self.hub().count_subscriber(TopicForm::Event);
+            self.hub().count_subscriber(EVENTS);
         }
         send(cx, &encode::subscription_succeeded(&user_channel(user), None));
         true

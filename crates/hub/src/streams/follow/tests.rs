@@ -18,7 +18,8 @@ fn delete_while_waiting(is_recreated: bool) {
     let (streams, _) = Streams::open(directory.path(), StreamsConfig::default()).unwrap();
     let patterns = StreamPatterns { topics: vec!["t".to_owned()].into(), ..StreamPatterns::default() };
     let rules = CreationRules::default();
-    let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules);
+    let store =
+        StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules, Default::default());
     store.install(streams);
     let publish = || {
         let content = MessageContent::Text("x".into());

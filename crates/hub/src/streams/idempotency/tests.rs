@@ -76,6 +76,7 @@ impl Node {
             1 << 20,
             broker.map(test_broker::whole),
             rules,
+            Default::default(),
         );
         store.install(streams);
         Self { store, _directory: directory }

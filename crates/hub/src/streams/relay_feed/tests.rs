@@ -19,7 +19,8 @@ use super::super::records_from::records_from;
 use super::super::service::{StreamPatterns, StreamService};
 use super::super::test_broker::{self, TestBroker};
 use super::*;
-use crate::topics::TopicForm;
+use crate::hub::encodings;
+use crate::topics::encoding::MESSAGES;
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 7;
@@ -68,16 +69,17 @@ impl Node {
         let broker = Arc::new(PushedRecords::default());
         let rules = CreationRules::default();
         let shared = Some(test_broker::whole(&broker));
-        let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, shared, rules);
+        let store =
+            StreamService::new(StreamConfig::default(), patterns, 1 << 20, shared, rules, Default::default());
         // An opening would wait for a writer.
         streams.create("t", &StreamConfig::default()).unwrap();
         store.install(streams.clone());
         block_on(store.opening_of_topic("t").unwrap()).unwrap();
         let partition = broker.0.lock().clone().unwrap();
-        let hub = Arc::new(HubTopics::default());
-        hub.count_subscriber(TopicForm::Framed);
+        let hub = Arc::new(HubTopics::default().with_encodings(encodings(&Arc::default())));
+        hub.count_subscriber(MESSAGES);
         let server = Server::new(Router::new()).listen("127.0.0.1:0".parse().unwrap()).threads(1);
-        let server = server.topic_rule(follow::rule("t")).bind().unwrap();
+        let server = server.topic_rule(follow::rule(MESSAGES, "t")).bind().unwrap();
         let sink = LogSink::new(partition.clone());
         Self { store, streams, sink, partition, hub, server, _directory: directory }
     }

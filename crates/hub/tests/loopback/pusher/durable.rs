@@ -16,7 +16,7 @@ use crate::support::memory_broker::MemoryBroker;
 /// A server whose channels are durable topics.
 fn start(directory: &Path) -> TestHub {
     let app = app().with_topics("stored").with_client_events(true);
-    let streams = StreamOptions::in_directory(directory).with_topics(["stored.>".to_owned()]);
+    let streams = StreamOptions::in_directory(directory).with_durable_topics(["stored.>".to_owned()]);
     TestHub::built(Hub::builder().access(policy([app])).streams(streams))
 }
 
@@ -393,7 +393,7 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
         let app = app().with_topics("stored").with_client_events(true);
         let streams = StreamOptions::at_broker(store.shared(), "memory", "")
             .with_directory(directories[at].path())
-            .with_topics(["stored.>".to_owned()]);
+            .with_durable_topics(["stored.>".to_owned()]);
         let cluster = options(&broker.url());
         TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
     };
@@ -517,7 +517,7 @@ fn at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> Hu
     let app = app().with_topics("stored").with_limits(limits);
     let streams = StreamOptions::at_broker(store.shared(), "memory", "")
         .with_directory(directory)
-        .with_topics(["stored.>".to_owned()]);
+        .with_durable_topics(["stored.>".to_owned()]);
     Hub::builder().access(policy([app])).streams(streams)
 }
 
@@ -614,7 +614,7 @@ fn app_creates_a_limited_number_of_streams_and_a_rejected_event_reaches_nobody()
     let directory = tempfile::tempdir().unwrap();
     let topics = ["stored.d.>", "other.d.>"].map(str::to_owned);
     let streams = StreamOptions::in_directory(directory.path())
-        .with_topics(topics)
+        .with_durable_topics(topics)
         .with_creation_limits(CreationLimits::new(3, 100));
     let other = PusherApp::new("4", "other-key", super::client::SECRET).with_topics("other");
     let apps = policy([app().with_topics("stored"), other]);

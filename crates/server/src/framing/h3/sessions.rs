@@ -1,5 +1,5 @@
-//! Sessions of WebTransport. Each of their message streams is a socket: the server opens one with the session, and the client
-//! may open further ones.
+//! WebTransport sessions. Each message stream is a socket: the server opens one with the session, and the client may
+//! open further ones.
 //!
 //! ```text
 //!   CONNECT stream  ─▶ the session: its request, its end with a code and a reason
@@ -19,20 +19,20 @@ use crate::exchange::RetainedRequest;
 use crate::framing::streams::{OpenedSocket, RequestStreams as _, SocketSlot};
 use crate::shared::WorkerShared;
 
-/// Message streams of a session that are open at a time. Each has a handler and subscriptions.
+/// A session's message streams that are open at a time. Each has a handler and subscriptions.
 const MESSAGE_STREAMS_MAX: usize = 16;
 
-/// Code of a unidirectional stream, which carries no messages: "unsupported data" of WebSockets.
+/// Code for a unidirectional stream, which carries no messages: "unsupported data" in WebSockets.
 const UNSUPPORTED: u32 = 1003;
 
-/// Code of a message stream beyond the limit, and of a session whose client permits no bidirectional stream: "try again later" of
-/// WebSockets.
+/// Code for a message stream beyond the limit, and for a session whose client permits no bidirectional stream: "try
+/// again later" in WebSockets.
 const TRY_LATER: u32 = 1013;
 
-/// Code of a message stream whose request is rejected, beside its status.
+/// Code for a message stream whose request is rejected, beside its status.
 const REJECTED: u32 = 4000;
 
-/// A stream of messages of a session.
+/// A session's message stream.
 #[derive(Debug)]
 pub(crate) struct MessageStream {
     pub(crate) session: QuicStreamId,
@@ -41,7 +41,7 @@ pub(crate) struct MessageStream {
     request: Rc<RetainedRequest>,
     /// The client has sent bytes on it.
     has_input: bool,
-    /// The server has opened it, and the client uses one of its own instead.
+    /// The server has opened it, and the client uses its own instead.
     is_replaced: bool,
     /// The client has closed the session.
     is_closed: bool,
@@ -52,7 +52,7 @@ impl MessageStream {
         Self { session, stream, request, has_input: false, is_replaced: false, is_closed: false }
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of::<Self>() + self.request.len()
     }
@@ -60,7 +60,7 @@ impl MessageStream {
 
 /// How a session ends.
 pub(crate) enum SessionEnd {
-    /// By a Close of the socket.
+    /// By the socket's Close.
     Closed(u32, Box<str>),
     /// The client has ended its side.
     Finished,
@@ -68,7 +68,7 @@ pub(crate) enum SessionEnd {
 }
 
 impl SessionEnd {
-    /// The code of a message stream that ends before its session.
+    /// The code for a message stream that ends before its session.
     fn stream_code(&self) -> H3Code {
         H3Code::from_session_code(match self {
             Self::Closed(code, _) => *code,
@@ -82,13 +82,13 @@ impl H3Conn {
         self.sessions.iter().filter(move |found| found.session == session)
     }
 
-    /// Returns the socket of the datagrams of a session: that of its first stream.
+    /// Returns the socket for a session's datagrams: its first stream's.
     pub(crate) fn socket_of_session(&self, session: QuicStreamId) -> Option<ConnId> {
         let first = self.streams_of(session).min_by_key(|found| (found.is_replaced, found.stream))?;
         self.sockets.get(first.stream)
     }
 
-    /// Returns the sockets of a session that the client has closed.
+    /// Returns the sockets in a session that the client has closed.
     pub(super) fn closed_session(&mut self, session: QuicStreamId) -> Vec<ConnId> {
         let streams = self.sessions.iter_mut().filter(|found| found.session == session);
         let sockets = streams.map(|found| {
@@ -98,7 +98,7 @@ impl H3Conn {
         sockets.flatten().collect()
     }
 
-    /// Whether a stream carries the messages of a session.
+    /// Whether a stream carries a session's messages.
     pub(super) fn carries_messages(&self, stream: QuicStreamId) -> bool {
         self.sessions.iter().any(|found| found.stream == stream)
     }
@@ -110,8 +110,8 @@ impl H3Conn {
         }
     }
 
-    /// Returns the sockets of the streams that the server has opened, if their clients use streams of their own instead. Call it
-    /// after all events of a datagram: it may bring bytes of the server's stream, too.
+    /// Returns the sockets of the streams that the server has opened, if their clients use their own streams instead.
+    /// Call it after all events from a datagram: it may bring bytes for the server's stream, too.
     pub(crate) fn take_replaced(&mut self) -> Vec<ConnId> {
         let mut replaced = Vec::new();
         for session in std::mem::take(&mut self.has_own_stream) {
@@ -127,8 +127,8 @@ impl H3Conn {
         replaced
     }
 
-    /// Removes the socket of a message stream, and ends the session with the last one. `ended`: the stream has ended behind all
-    /// messages.
+    /// Removes a message stream's socket, and ends the session with the last one. `ended`: the stream has ended behind
+    /// all messages.
     pub(crate) fn remove_session(&mut self, stream: QuicStreamId, ended: bool, end: SessionEnd, now: Time) {
         self.changes.push(SocketChange::EndSession { stream, ended, end });
         self.sockets.remove(stream);
@@ -137,7 +137,7 @@ impl H3Conn {
 }
 
 impl H3Streams<'_, '_> {
-    /// Opens the message stream of a session that is accepted. `None`: the client permits none, and the session ends.
+    /// Opens an accepted session's message stream. `None`: the client permits none, and the session ends.
     pub(super) fn open_message_stream(
         &mut self,
         session: QuicStreamId,
@@ -151,7 +151,7 @@ impl H3Streams<'_, '_> {
         None
     }
 
-    /// Creates the socket of a stream that the client has opened in a session, or rejects the stream.
+    /// Creates the socket for a stream that the client has opened in a session, or rejects the stream.
     pub(super) fn accept_message_stream(
         &mut self,
         stream: QuicStreamId,

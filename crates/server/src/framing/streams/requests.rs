@@ -1,4 +1,4 @@
-//! The decisions on requests of streams, from their heads to their answers.
+//! The decisions on stream requests, from their heads to their answers.
 
 use std::mem;
 use std::rc::Rc;
@@ -23,8 +23,8 @@ use crate::router::WebSocketRoute;
 use crate::shared::WorkerShared;
 use crate::socket::{AcceptedUpgrade, MessageTransport};
 
-/// Bodies of incomplete requests of one connection, as a multiple of the maximum body: beyond it, only the window of the
-/// oldest one is opened.
+/// Bodies of one connection's incomplete requests, as a multiple of the maximum body: beyond it, only the oldest one's
+/// window is opened.
 const UPLOADS_MAX: usize = 4;
 
 /// A connection whose streams carry requests. The framing writes; all else is decided here.
@@ -47,13 +47,13 @@ pub(crate) trait RequestStreams: Sized {
     /// Ends a stream early; a complete answer before it stays valid.
     fn reset_stream(&mut self, stream: Self::Id, reset: StreamReset);
 
-    /// Returns consumed bytes to the window of a stream.
+    /// Returns consumed bytes to a stream's window.
     fn release(&mut self, stream: Self::Id, bytes: usize);
 
-    /// Notes that the window of a stream stays closed until the next [`release`](Self::release).
+    /// Notes that a stream's window stays closed until the next [`release`](Self::release).
     fn hold(&mut self, _: Self::Id) {}
 
-    /// Opens the stream for the messages of a session of WebTransport whose request is accepted. `None`: the session has
+    /// Opens the stream for the messages of a WebTransport session whose request is accepted. `None`: the session has
     /// ended.
     fn open_session(&mut self, _: Self::Id, _: Box<RetainedRequest>) -> Option<Self::Id> {
         None
@@ -61,13 +61,13 @@ pub(crate) trait RequestStreams: Sized {
 
     fn sockets(&mut self) -> &mut SocketTable<Self::Id>;
 
-    /// Returns the bytes of memory of answers whose streams have not taken them.
+    /// Returns the memory, in bytes, for answers whose streams have not taken them.
     fn queued_answers(&mut self) -> usize;
 
-    /// Returns whether more bytes of sockets and bodies may be queued.
+    /// Returns whether more socket and body bytes may be queued.
     fn has_capacity(&self) -> bool;
 
-    /// Queues a part of the output of a socket. `ends`: the stream ends after the chain. `None`: a window is closed, and the
+    /// Queues a part of a socket's output. `ends`: the stream ends after the chain. `None`: a window is closed, and the
     /// socket is marked ready when it opens. An error: the stream exists no longer.
     fn send_chain(
         &mut self,
@@ -77,15 +77,15 @@ pub(crate) trait RequestStreams: Sized {
         shared: &mut WorkerShared,
     ) -> Result<Option<SentFrame>, ()>;
 
-    /// Queues a part of the next body. Returns `false` if windows stop all of them.
+    /// Queues a part from the next body. Returns `false` if windows stop all of them.
     fn send_next_body(&mut self, shared: &mut WorkerShared) -> bool;
 
-    /// Returns when the output last progressed for which the body of a stream waits, beside its own.
+    /// Returns when the output last progressed that a stream's body waits for, beside its own.
     fn shared_progress(&self, _: Self::Id) -> Time {
         Time::ZERO
     }
 
-    /// Queues more of the bodies.
+    /// Queues more from the bodies.
     fn send_pieces(&mut self, shared: &mut WorkerShared);
 
     /// Removes an exchange and resets its stream.
@@ -121,7 +121,7 @@ pub(crate) trait RequestStreams: Sized {
         let exchange = HttpExchange::new(&head, &[], peer, None, &router).with_connect(fields.protocol());
         if let Some(mut response) = exchange.before(&mut shared.services) {
             if fields.protocol().is_some() && response.status() / 100 == 2 {
-                // A status of success would open a tunnel.
+                // A success status would open a tunnel.
                 response = response.with_status(403);
             }
             return self.answer(stream, &exchange, response, shared);
@@ -150,7 +150,7 @@ pub(crate) trait RequestStreams: Sized {
         }
     }
 
-    /// Handles a part of a body. The body of a request that is answered is discarded: its stream will be reset.
+    /// Handles a body part. An answered request's body is discarded: its stream will be reset.
     fn receive_data(&mut self, stream: Self::Id, data: &[u8], ends: bool, shared: &mut WorkerShared) {
         let table = self.table();
         let Some(at) = table.position(stream) else { return };
@@ -170,7 +170,7 @@ pub(crate) trait RequestStreams: Sized {
         self.open_windows(max_body);
     }
 
-    /// Returns consumed bytes to the windows of uploads, within the memory of one connection.
+    /// Returns consumed bytes to upload windows, within one connection's memory.
     fn open_windows(&mut self, max_body: usize) {
         let uploads = self.table().exchanges.iter().filter_map(|exchange| match &exchange.stage {
             StreamStage::Upload(upload) | StreamStage::Waiting(upload) => Some(upload.body.len()),
@@ -192,7 +192,7 @@ pub(crate) trait RequestStreams: Sized {
         }
     }
 
-    /// Removes the exchange of a stream that is reset. The uploads of others may continue in its place.
+    /// Removes the exchange of a stream that is reset. Other streams' uploads may continue in its place.
     fn remove_reset(&mut self, stream: Self::Id, shared: &WorkerShared) {
         let table = self.table();
         let Some(at) = table.position(stream) else { return };
@@ -267,7 +267,7 @@ pub(crate) trait RequestStreams: Sized {
         self.reject(stream, 431, "request head is too large\n", shared);
     }
 
-    /// Writes the head of an answer. Its body follows as the windows permit.
+    /// Writes an answer's head. Its body follows as the windows permit.
     fn write_answer(&mut self, stream: Self::Id, response: Response, shared: &mut WorkerShared) {
         let Some(at) = self.table().position(stream) else { return };
         let is_head = self.table().exchanges[at].is_head;
@@ -286,7 +286,7 @@ pub(crate) trait RequestStreams: Sized {
         self.table().remove(at, shared.services.now);
     }
 
-    /// Queues the head of a response. Returns whether the stream is open.
+    /// Queues a response's head. Returns whether the stream is open.
     fn write_head(
         &mut self,
         stream: Self::Id,
@@ -306,7 +306,7 @@ pub(crate) trait RequestStreams: Sized {
         self.queue_head(stream, response.status, own.chain(added), ends, resources, now)
     }
 
-    /// Polls the pending answer of a stream.
+    /// Polls a stream's pending answer.
     fn poll_answer(&mut self, stream: Self::Id, shared: &mut WorkerShared) {
         let Some(at) = self.table().position(stream) else { return };
         let StreamStage::Pending(pending) = &mut self.table().exchanges[at].stage else { return };
@@ -328,7 +328,7 @@ pub(crate) trait RequestStreams: Sized {
         }
     }
 
-    /// Begins the streaming response of a pending answer.
+    /// Begins a pending answer's streaming response.
     fn finish_streaming(
         &mut self,
         stream: Self::Id,
@@ -394,7 +394,7 @@ pub(crate) trait RequestStreams: Sized {
         self.send_pieces(shared);
     }
 
-    /// Answers the opening handshake of a WebSocket.
+    /// Answers a WebSocket opening handshake.
     fn connect(
         &mut self,
         stream: Self::Id,
@@ -491,7 +491,7 @@ pub(crate) trait RequestStreams: Sized {
         shared: &mut WorkerShared,
     ) {
         let StreamingResponse { response, format, handler, config, prefix } = streaming;
-        // The end of the stream is the end of the body.
+        // The stream's end is the body's end.
         let negotiated = Negotiated::response_body(format, false);
         let transport = MessageTransport::Body { keep_alive: false, prefix };
         let upgrade = AcceptedUpgrade { negotiated, handler, config, rate_limit: None, transport };
@@ -515,7 +515,7 @@ pub(crate) trait RequestStreams: Sized {
             self.return_slot(slot, shared);
             return self.reset_stream(stream, StreamReset::Internal);
         }
-        // The end of a request for a session is the end of the session, with an event of its own.
+        // The end of a session's request is the session's end, with its own event.
         let ends = ends && session.is_none();
         let carrier = match session {
             Some(request) => self.open_session(stream, request),
@@ -537,7 +537,7 @@ fn check_headers(handshake: SocketHandshake) -> Result<SocketHandshake, Refusal>
     Ok(handshake)
 }
 
-/// Adds the headers of an accepted handshake.
+/// Adds an accepted handshake's headers.
 fn accepted_head(accepted: &Accepted, added: Response) -> Response {
     let mut response = Response::new(accepted.status());
     for (name, value) in accepted.headers() {
@@ -547,7 +547,7 @@ fn accepted_head(accepted: &Accepted, added: Response) -> Response {
     response
 }
 
-/// Returns whether a connection may carry requests of the scheme (RFC 9113 section 8.3.1). In clear text a proxy that
+/// Returns whether a connection may carry requests with the scheme (RFC 9113 section 8.3.1). In clear text a proxy that
 /// terminates TLS passes `https`. CONNECT has none.
 fn is_scheme_of(scheme: Option<&str>, encrypted: bool) -> bool {
     let is = |name: &str| scheme.is_none_or(|scheme| scheme.eq_ignore_ascii_case(name));

@@ -1,4 +1,4 @@
-//! Streams that carry sockets: WebSockets by extended CONNECT (RFC 8441, RFC 9220), and the bodies of streaming responses.
+//! Streams that carry sockets: WebSockets by extended CONNECT (RFC 8441, RFC 9220), and streaming response bodies.
 //!
 //! The worker owns a socket; the connection knows its stream, and whether it has output that the windows permit.
 
@@ -10,21 +10,21 @@ use sinews_proto::Time;
 
 use crate::timer::NEVER;
 
-/// Sockets of a connection.
+/// A connection's sockets.
 pub(crate) struct SocketTable<I> {
-    /// In the order of their streams.
+    /// In stream order.
     sockets: Vec<SocketStream<I>>,
-    /// Streams with output, in the order of their turns.
+    /// Streams with output, ordered by their turns.
     ready: VecDeque<I>,
     /// Sockets whose output has moved to the connection, until it has left.
     pub(crate) moved: Vec<ConnId>,
-    /// No later than the first deadline of a socket.
+    /// No later than the first socket deadline.
     pub(crate) due: Time,
-    /// Queued bytes of all streaming responses.
+    /// Queued bytes for all streaming responses.
     responses: usize,
 }
 
-/// A stream of a socket.
+/// A socket's stream.
 struct SocketStream<I> {
     stream: I,
     socket: ConnId,
@@ -32,11 +32,11 @@ struct SocketStream<I> {
     ready: bool,
     /// A window is closed.
     blocked: bool,
-    /// Queued bytes of a streaming response.
+    /// A streaming response's queued bytes.
     response: usize,
 }
 
-/// Output of a socket that has moved to its connection.
+/// Socket output that has moved to its connection.
 pub(crate) struct SentFrame {
     pub(crate) bytes: usize,
     /// It ends the stream.
@@ -52,7 +52,7 @@ impl<I: Copy + Ord> SocketTable<I> {
         self.sockets.binary_search_by_key(&stream, |socket| socket.stream).ok()
     }
 
-    /// Returns the socket of a stream.
+    /// Returns a stream's socket.
     pub(crate) fn get(&self, stream: I) -> Option<ConnId> {
         Some(self.sockets[self.position(stream)?].socket)
     }
@@ -61,7 +61,7 @@ impl<I: Copy + Ord> SocketTable<I> {
         self.sockets.iter().map(|socket| socket.socket).collect()
     }
 
-    /// Takes the sockets of a connection that ends without its streams.
+    /// Takes the sockets on a connection that ends without its streams.
     pub(crate) fn take(&mut self) -> Vec<ConnId> {
         let sockets = self.list();
         (self.sockets, self.ready, self.due) = (Vec::new(), VecDeque::new(), NEVER);
@@ -82,7 +82,7 @@ impl<I: Copy + Ord> SocketTable<I> {
         self.sockets.is_empty()
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.sockets.capacity() * size_of::<SocketStream<I>>()
     }
@@ -101,7 +101,7 @@ impl<I: Copy + Ord> SocketTable<I> {
         }
     }
 
-    /// Notes the queued bytes of a streaming response. Returns whether they have become fewer.
+    /// Notes a streaming response's queued bytes. Returns whether they have become fewer.
     pub(crate) fn note_response(&mut self, stream: I, bytes: usize) -> bool {
         let Some(at) = self.position(stream) else { return false };
         let before = mem::replace(&mut self.sockets[at].response, bytes);
@@ -109,7 +109,7 @@ impl<I: Copy + Ord> SocketTable<I> {
         bytes < before
     }
 
-    /// Returns the queued bytes of all streaming responses.
+    /// Returns the queued bytes for all streaming responses.
     pub(crate) const fn responses(&self) -> usize {
         self.responses
     }
@@ -123,14 +123,14 @@ impl<I: Copy + Ord> SocketTable<I> {
         }
     }
 
-    /// Notes that a window of a stream is closed.
+    /// Notes that a stream's window is closed.
     pub(crate) fn mark_blocked(&mut self, stream: I) {
         if let Some(at) = self.position(stream) {
             self.sockets[at].blocked = true;
         }
     }
 
-    /// Queues the sockets whose windows may have opened: of one stream, or of all.
+    /// Queues the sockets whose windows may have opened: on one stream, or on all.
     pub(crate) fn unblock(&mut self, stream: Option<I>) {
         for socket in &mut self.sockets {
             let is_meant = stream.is_none_or(|stream| stream == socket.stream);

@@ -1,13 +1,13 @@
-//! Settings of topic histories, positions, and exported histories.
+//! Settings for topic histories, positions, and exported histories.
 
 use std::time::Duration;
 
 use sinews_session::Prepared;
 
-/// History policy of a topic: beyond any of its limits, the oldest messages expire.
+/// A topic's history policy: beyond any limit, the oldest messages expire.
 ///
-/// A message of a topic with history has a [`Position`]. Every subscriber gets the messages of a topic in the topic's
-/// order. That includes the publisher, whose own messages arrive in that order and not before its later sends.
+/// A message in a topic with history has a [`Position`]. Every subscriber gets a topic's messages in the topic's order.
+/// That includes the publisher, whose own messages arrive in that order and not before its later sends.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryPolicy {
     pub(crate) messages: usize,
@@ -16,21 +16,21 @@ pub struct HistoryPolicy {
 }
 
 impl HistoryPolicy {
-    /// Retains this number of messages of each topic, at least 1: with 1, the last value.
+    /// Retains this many messages in each topic, at least 1: with 1, the last value.
     #[must_use]
     pub fn new(messages: usize) -> Self {
         Self { messages, bytes: 1 << 20, age: None }
     }
 
-    /// Limit of the retained payload of one topic in bytes; the last message is retained regardless of its size.
-    /// Default 1 MiB.
+    /// Limit for one topic's retained payload in bytes; the last message is retained regardless of its size. Default 1
+    /// MiB.
     #[must_use]
     pub fn with_max_bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;
         self
     }
 
-    /// Approximate maximum age of a retained message. Late subscribers do not get an expired message, and its memory
+    /// Approximate maximum age for a retained message. Late subscribers do not get an expired message, and its memory
     /// is freed by later publications. Default: no limit.
     #[must_use]
     pub fn with_max_age(mut self, age: Duration) -> Self {
@@ -39,18 +39,18 @@ impl HistoryPolicy {
     }
 }
 
-/// Position of a message in its topic.
+/// A message's position in its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
 pub struct Position {
-    /// Run of the topic: changes after a restart, or after all of the topic was removed. Below 2^53, so that JSON
+    /// Run of the topic: changes after a restart, or after the whole topic was removed. Below 2^53, so that JSON
     /// represents it exactly.
     pub epoch: u64,
-    /// Sequence of the message; starts at 1, without gaps.
+    /// The message's sequence; starts at 1, without gaps.
     pub sequence: u64,
 }
 
-/// Start of a subscription in the history.
+/// A subscription's start in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReplayFrom {
@@ -60,33 +60,33 @@ pub enum ReplayFrom {
     After(Position),
 }
 
-/// Result of a subscription with a [`ReplayFrom`].
+/// Result when a connection subscribes with a [`ReplayFrom`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Subscribed {
     /// The topic's last message so far; its sequence is 0 if there is none.
     pub position: Position,
-    /// Number of earlier messages that are being delivered.
+    /// Earlier messages that are being delivered.
     pub replayed: u64,
     /// No message after the requested position has expired: no gap.
     pub complete: bool,
 }
 
-/// Retained state of one topic, for a successor server: [`Publisher::histories`].
+/// One topic's retained state, for a successor server: [`Publisher::histories`].
 ///
 /// [`Publisher::histories`]: crate::Publisher::histories
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
 pub struct TopicSnapshot {
-    /// Name of the topic.
+    /// Topic name.
     pub name: String,
-    /// Position of the last message, retained or not.
+    /// The last message's position, retained or not.
     pub position: Position,
     /// The last messages in order, without gaps.
     pub messages: Vec<RetainedMessage>,
 }
 
-/// Message of a [`TopicSnapshot`].
+/// Message in a [`TopicSnapshot`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]
 pub struct RetainedMessage {

@@ -1,6 +1,6 @@
-//! Limits of keyed topics.
+//! Limits for keyed topics.
 
-/// Limits of the keys of topics ([`Context::write_key`](crate::Context::write_key)). Keys are state, so none is evicted:
+/// Limits for the topics' keys ([`Context::write_key`](crate::Context::write_key)). Keys are state, so none is evicted:
 /// a write beyond a limit is rejected, and removals are always accepted.
 ///
 /// A key counts its name, its value and 256 bytes; a removed key counts until it is forgotten. A topic with keys counts
@@ -27,21 +27,21 @@ impl Default for KeyedConfig {
 }
 
 impl KeyedConfig {
-    /// Maximum number of keys of one topic. Default 10,000: a snapshot of small values is below 1 MiB.
+    /// Maximum keys in one topic. Default 10,000: a snapshot with small values is below 1 MiB.
     #[must_use]
     pub fn with_max_keys(mut self, keys: usize) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Maximum size of a value in bytes. Default 64 KiB: each change repeats the whole value for each subscriber.
+    /// Maximum value size in bytes. Default 64 KiB: each change repeats the whole value for each subscriber.
     #[must_use]
     pub fn with_max_value_bytes(mut self, bytes: usize) -> Self {
         self.value_bytes = bytes;
         self
     }
 
-    /// Approximate memory limit of the keys of one topic, in bytes. Default 16 MiB, the size of a snapshot to a new
+    /// Approximate memory limit for one topic's keys, in bytes. Default 16 MiB, the size of a snapshot to a new
     /// subscriber.
     #[must_use]
     pub fn with_max_topic_bytes(mut self, bytes: usize) -> Self {
@@ -49,18 +49,19 @@ impl KeyedConfig {
         self
     }
 
-    /// Approximate memory limit of the keys of one client ([`KeyWrite::with_client`](crate::KeyWrite::with_client)) in all
-    /// topics, in bytes: of the keys that it has written last, and of the topics whose first key it has written. A key that
-    /// is removed frees its value at once, and the rest when it is forgotten. Keys of another server, of an earlier process
-    /// and of a log count toward no client. Default 16 MiB, so that one client can fill one topic, and not all of them.
+    /// Approximate memory limit for one client's keys ([`KeyWrite::with_client`](crate::KeyWrite::with_client)) in all
+    /// topics, in bytes: for the keys that it has written last, and for the topics whose first key it has written. A
+    /// key that is removed frees its value at once, and the rest when it is forgotten. Keys from another server, an
+    /// earlier process or a log count toward no client. Default 16 MiB, so that one client can fill one topic, and not
+    /// all of them.
     #[must_use]
     pub fn with_max_client_bytes(mut self, bytes: usize) -> Self {
         self.client_bytes = bytes;
         self
     }
 
-    /// Approximate memory limit of the keys of all topics, in bytes. Default 64 MiB. The snapshots that subscribers read
-    /// may have twice this number: above it, their encoded parts are dropped, and encoded again when a reader needs them.
+    /// Approximate memory limit for all topics' keys, in bytes. Default 64 MiB. The snapshots that subscribers read may
+    /// have twice this number: above it, their encoded parts are dropped, and encoded again when a reader needs them.
     /// If names and values alone exceed it, a snapshot is discarded, and its readers begin again.
     #[must_use]
     pub fn with_max_total_bytes(mut self, bytes: usize) -> Self {

@@ -1,4 +1,4 @@
-//! Writes, reads and subscriptions of keys on one thread.
+//! Key writes, reads and subscriptions on one thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,21 +19,21 @@ use crate::topics::registry::Topics;
 use crate::topics::throttle::backlog::Backlog;
 
 impl Topics {
-    /// Maximum length of a key in bytes.
+    /// Maximum key length in bytes.
     pub const KEY_MAX: usize = KEY_MAX;
 
-    /// Maximum number of keys that [`keys`](Self::keys) returns at once: 1,000, since the topic is locked meanwhile.
+    /// Maximum keys that [`keys`](Self::keys) returns at once: 1,000, since the topic is locked meanwhile.
     pub const KEYS_MAX: usize = PAGE_MAX;
 
     fn keyed_notifier(&self) -> Notifier<'_> {
         Notifier { posts: &self.posts, epochs: &self.directory.epochs }
     }
 
-    /// Sets or removes a key of a topic. The keys of a topic are independent of its messages: [`publish`](Self::publish)
+    /// Sets or removes a key in a topic. A topic's keys are independent of its messages: [`publish`](Self::publish)
     /// does not change them, and subscribers receive them with
     /// [`Context::subscribe_keys`](crate::Context::subscribe_keys) only.
     ///
-    /// The write is applied when the call returns. Subscribers receive it in the next turns of their loops.
+    /// The write is applied when the call returns. Subscribers receive it in their next loop turns.
     ///
     /// # Errors
     /// [`KeyError`]: a name is invalid, the condition is not met, or a limit is reached. Then nothing has changed.
@@ -42,14 +42,14 @@ impl Topics {
         self.directory.keyed.write(topic, write, self.keyed_notifier())
     }
 
-    /// Returns a key of a topic that has a value, and the position of the topic's last change.
+    /// Returns a key with a value in a topic, and the position at the topic's last change.
     #[must_use]
     pub fn key(&self, topic: &str, key: &str) -> Option<(KeyChange, Position)> {
         self.directory.keyed.get(topic, key, self.keyed_notifier())
     }
 
-    /// Returns keys of a topic in their order: after the key `after`, or from the first; those that match a pattern, or
-    /// all. At most `limit` and [`KEYS_MAX`](Self::KEYS_MAX); the last key of one page is `after` of the next.
+    /// Returns a topic's keys in their order: after the key `after`, or from the first; those that match a pattern, or
+    /// all. At most `limit` and [`KEYS_MAX`](Self::KEYS_MAX); a page's last key is `after` for the next.
     ///
     /// # Errors
     /// [`KeyError::Filter`].
@@ -96,7 +96,7 @@ impl Topics {
         Ok(KeysSubscribed { position, recovered: from.is_some() })
     }
 
-    /// Counts one more subscriber of a topic, so that this thread is notified of all later changes.
+    /// Counts one more topic subscriber, so that this thread is notified about all later changes.
     fn join_keyed(&self, name: &str) -> (Arc<KeyedTopic>, Position, u64) {
         loop {
             let topic = self.directory.keyed.find_or_create(name, &self.directory.epochs);
@@ -162,14 +162,14 @@ impl Topics {
         }
     }
 
-    /// Ends the subscriptions of a closed connection.
+    /// Ends a closed connection's subscriptions.
     pub(crate) fn unsubscribe_all_keys(&mut self, conn: ConnId) {
         while let Some(last) = self.keyed.conns.get(&conn).map(|list| list.len() - 1) {
             self.end_keyed(conn, last);
         }
     }
 
-    /// Returns the number of subscribers of a topic's keys, on all threads.
+    /// Returns how many subscribers a topic's keys have, on all threads.
     #[must_use]
     pub fn key_subscribers(&self, topic: &str) -> usize {
         self.directory.keyed.find(topic).map_or(0, |topic| topic.subscribers())

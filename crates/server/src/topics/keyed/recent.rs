@@ -1,19 +1,19 @@
-//! Recent writes of a topic by their idempotency keys.
+//! A topic's recent writes by their idempotency keys.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of remembered writes of a topic.
+/// Maximum writes that a topic remembers.
 const WRITES_MAX: usize = 1_024;
 
 /// Time that a write is remembered: longer than a client retries.
 const WRITE_TTL: Duration = Duration::from_secs(300);
 
-/// Approximate memory of a remembered write besides its names, in bytes.
+/// Approximate memory per remembered write besides its names, in bytes.
 const WRITE_COST: usize = 160;
 
-/// The remembered writes of a topic take at most this part of the memory that is left for keys, without the reserve: few
+/// A topic's remembered writes take at most this part of the memory that is left for keys, without the reserve: few
 /// topics never take all of it. At the default limit a topic remembers the maximum number until half of the memory is
 /// used.
 const LEFT_PART: usize = 64;
@@ -21,11 +21,11 @@ const LEFT_PART: usize = 64;
 /// Reserve for keys: this part of the memory limit.
 const RESERVED_PART: usize = 4;
 
-/// Part of the memory limit that the remembered writes of a topic may take in any case: 4 KiB by default, which are 10
+/// Part of the memory limit that a topic's remembered writes may take in any case: 4 KiB by default, which are 10
 /// writes with the longest names.
 const TOPIC_PART: usize = 16_384;
 
-/// Sequences of the last writes that had an idempotency key.
+/// Sequences for the last writes that had an idempotency key.
 #[derive(Debug)]
 pub(super) struct RecentWrites {
     /// By key and idempotency key. A key has no line break, so the name is unique.
@@ -46,7 +46,7 @@ fn name_of(key: &str, idempotency_key: &str) -> String {
 }
 
 impl RecentWrites {
-    /// Returns the sequence of an earlier write.
+    /// Returns an earlier write's sequence.
     pub(super) fn find(&self, key: &str, idempotency_key: &str) -> Option<u64> {
         if self.order.is_empty() {
             None
@@ -67,19 +67,19 @@ impl RecentWrites {
         self.order.push_back((now, name));
     }
 
-    /// Returns the approximate memory of a remembered write in bytes.
+    /// Returns a remembered write's approximate memory in bytes.
     pub(super) fn cost(key: &str, idempotency_key: &str) -> usize {
         WRITE_COST + key.len() + 1 + idempotency_key.len()
     }
 
-    /// Sets the memory that is left for the keys of all topics, and the limit. They bound the next insertions; the last
-    /// write is always remembered.
+    /// Sets the memory that is left for all topics' keys, and the limit. They bound the next insertions; the last write
+    /// is always remembered.
     pub(super) fn set_bytes_left(&mut self, left: usize, total: usize) {
         let share = left.saturating_sub(total / RESERVED_PART) / LEFT_PART;
         self.bytes_max = share.max(total / TOPIC_PART);
     }
 
-    /// Forgets the oldest writes, of this number of bytes or all.
+    /// Forgets the oldest writes: this many bytes, or all.
     pub(super) fn free(&mut self, bytes: usize) {
         let rest = self.bytes.saturating_sub(bytes);
         while self.bytes > rest {

@@ -1,4 +1,4 @@
-//! Snapshots of the keys of a topic: the keys at one time, encoded part by part as subscribers are ready.
+//! Snapshots of a topic's keys: the keys at one time, encoded part by part as subscribers are ready.
 //!
 //! ```text
 //!   KeyedTopic ─▶ SharedSnapshot: references to the keys         ◀─ SnapshotReader: index of the next key
@@ -7,14 +7,14 @@
 //!                 SnapshotMemory: above the limit, encoded parts are dropped, then snapshots discarded
 //! ```
 //!
-//! A snapshot refers to the values of its time, so that writes between two parts do not change it. What a slow reader
-//! costs is its index; the memory of all snapshots is limited, whatever the number of readers.
+//! A snapshot refers to the values at its time, so that writes between two parts do not change it. What a slow reader
+//! costs is its index; the memory for all snapshots is limited, however many readers exist.
 //!
 //! Encoded parts are a cache: a reader encodes a dropped part again, with the same keys. So above the limit, readers
 //! continue as long as the references fit. Only references above the limit discard a snapshot, whose readers begin
 //! again: first a snapshot without readers, then one whose readers have not begun again before, then one that a newer
-//! snapshot of its topic has replaced; the oldest of these. A topic whose last snapshot has readers gets no further one
-//! while it does not fit ([`SnapshotMemory::fits`]).
+//! snapshot of its topic has replaced; among these, the oldest. A topic whose last snapshot has readers gets no further
+//! one while it does not fit ([`SnapshotMemory::fits`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,24 +28,24 @@ use super::topic::EncodeKeys;
 use super::update::{KeyChange, KeyedUpdate, SnapshotPart};
 use crate::topics::history::policy::Position;
 
-/// Size of a part of a snapshot in bytes of keys and values; a larger value is a part by itself.
+/// Size of a snapshot part, in key and value bytes; a larger value is a part by itself.
 pub(super) const PART_BYTES: usize = 32 << 10;
 
-/// Approximate memory of a key of a snapshot besides its name and value, in bytes.
+/// Approximate memory per key in a snapshot besides its name and value, in bytes.
 const KEY_COST: usize = 64;
 
-/// Approximate memory of an encoded part besides its payload, in bytes.
+/// Approximate memory per encoded part besides its payload, in bytes.
 const PART_COST: usize = 128;
 
-/// Number of snapshots from which on the list is searched for dropped ones.
+/// Snapshot count from which on the list is searched for dropped ones.
 const SWEEP_MIN: usize = 64;
 
-/// Memory of all snapshots of a server.
+/// Memory for all snapshots on a server.
 #[derive(Debug)]
 pub(crate) struct SnapshotMemory {
-    /// Bytes of references.
+    /// Bytes that references take.
     keys: AtomicUsize,
-    /// Bytes of encoded parts.
+    /// Bytes that encoded parts take.
     parts: AtomicUsize,
     bytes_max: usize,
     list: Mutex<SnapshotList>,
@@ -53,13 +53,13 @@ pub(crate) struct SnapshotMemory {
 
 #[derive(Debug)]
 struct SnapshotList {
-    /// In the order of their creation.
+    /// In creation order.
     snapshots: VecDeque<Weak<SharedSnapshot>>,
     /// Length at which dropped snapshots are removed.
     sweep_at: usize,
 }
 
-/// The keys of a topic at one time.
+/// A topic's keys at one time.
 #[derive(Debug)]
 pub(super) struct SharedSnapshot {
     pub(super) cursor: u64,
@@ -69,7 +69,7 @@ pub(super) struct SharedSnapshot {
     /// The topic has a newer one.
     is_replaced: AtomicBool,
     readers: AtomicUsize,
-    /// Number of readers whose snapshot before was discarded.
+    /// Readers whose snapshot before was discarded.
     restarted: AtomicUsize,
     memory: Arc<SnapshotMemory>,
 }
@@ -77,12 +77,12 @@ pub(super) struct SharedSnapshot {
 #[derive(Debug)]
 struct SnapshotContent {
     keys: Arc<[KeyChange]>,
-    /// Parts without a filter by number, each with the index of the key after it.
+    /// Parts without a filter by number, each with the next key's index.
     parts: BTreeMap<usize, (Prepared, usize)>,
     charge: SnapshotCharge,
 }
 
-/// Bytes of a snapshot, which are free again when it is dropped.
+/// A snapshot's bytes, which are free again when it is dropped.
 #[derive(Debug)]
 struct SnapshotCharge {
     memory: Arc<SnapshotMemory>,
@@ -90,13 +90,13 @@ struct SnapshotCharge {
     parts: usize,
 }
 
-/// Position of a subscriber in a snapshot.
+/// A subscriber's position in a snapshot.
 #[derive(Debug)]
 pub(super) struct SnapshotReader {
     snapshot: Arc<SharedSnapshot>,
-    /// Number of parts that were read.
+    /// Parts already read.
     parts: usize,
-    /// Index of the next key.
+    /// The next key's index.
     next: usize,
     /// Its snapshot before was discarded.
     is_restarted: bool,
@@ -112,7 +112,7 @@ impl SnapshotMemory {
         Arc::new(Self { keys: AtomicUsize::new(0), parts: AtomicUsize::new(0), bytes_max, list })
     }
 
-    /// Returns the approximate memory of all snapshots in bytes.
+    /// Returns the approximate memory for all snapshots in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.keys.load(Ordering::Relaxed) + self.parts.load(Ordering::Relaxed)
     }
@@ -130,7 +130,7 @@ impl SnapshotMemory {
         list.snapshots.push_back(Arc::downgrade(snapshot));
     }
 
-    /// Returns whether references of this size fit, perhaps without other snapshots that have no readers: these are
+    /// Returns whether references with this size fit, perhaps without other snapshots that have no readers: these are
     /// discarded.
     pub(super) fn fits(&self, bytes: usize, last: &SharedSnapshot) -> bool {
         let fits = || self.keys.load(Ordering::Relaxed).saturating_add(bytes) <= self.bytes_max;
@@ -145,7 +145,7 @@ impl SnapshotMemory {
         fits()
     }
 
-    /// Frees memory above the limit: encoded parts of the oldest snapshots first, then snapshots, but not this one.
+    /// Frees memory above the limit: the oldest snapshots' encoded parts first, then snapshots, but not this one.
     fn enforce(&self, kept: &SharedSnapshot) {
         if self.bytes() <= self.bytes_max {
             return;
@@ -163,7 +163,7 @@ impl SnapshotMemory {
         if self.bytes() > self.bytes_max {
             kept.drop_parts();
         }
-        // Equal ones stay in the order of their creation.
+        // Equal ones stay in creation order.
         others.sort_by_cached_key(|snapshot| snapshot.rank());
         for snapshot in others {
             if self.bytes() <= self.bytes_max {
@@ -248,7 +248,7 @@ impl SharedSnapshot {
         }
     }
 
-    /// Marks it as replaced by a newer one of its topic.
+    /// Marks it as replaced by a newer one for its topic.
     pub(super) fn replace(&self) {
         self.is_replaced.store(true, Ordering::Relaxed);
     }
@@ -267,7 +267,7 @@ impl SharedSnapshot {
         self.is_discarded.load(Ordering::Relaxed)
     }
 
-    /// Returns a part without a filter, and the index of the key after it. All readers have the same parts.
+    /// Returns a part without a filter, and the next key's index. All readers have the same parts.
     fn shared_part(
         &self,
         topic: &str,
@@ -282,9 +282,9 @@ impl SharedSnapshot {
         }
         let end = next + part_len(keys[next..].iter());
         let is_last = end == keys.len();
-        // Encoded with the lock, so once: other readers of the snapshot need the same part.
+        // Encoded with the lock, so once: the snapshot's other readers need the same part.
         let part = self.encode(topic, parts, is_last, &keys[next..end], encode);
-        // The message, and its encoding for a kind of connection.
+        // The message, and its encoding for one connection kind.
         charge.add_part(PART_COST + 2 * part.payload().len());
         encoded.insert(parts, (part.clone(), end));
         drop(content);
@@ -292,7 +292,7 @@ impl SharedSnapshot {
         Ok((part, end, is_last))
     }
 
-    /// Returns a part with the keys that match a filter, and the index of the next of these keys.
+    /// Returns a part with the keys that match a filter, and the next such key's index.
     fn filtered_part(
         &self,
         topic: &str,
@@ -323,7 +323,7 @@ impl SharedSnapshot {
     }
 }
 
-/// Returns the number of keys in a part: at least one, if there is one.
+/// Returns how many keys a part takes: at least one, if there is one.
 fn part_len<'a>(keys: impl Iterator<Item = &'a KeyChange>) -> usize {
     let mut bytes = 0;
     keys.enumerate()
@@ -350,7 +350,7 @@ impl SnapshotReader {
         self.snapshot.restarted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the cursor of the snapshot.
+    /// Returns the snapshot's cursor.
     pub(super) fn cursor(&self) -> u64 {
         self.snapshot.cursor
     }

@@ -1,9 +1,9 @@
-//! Keys of one topic: their values, and an index of their last changes.
+//! One topic's keys: their values, and an index by their last changes.
 //!
-//! The index is a compacted log: each key is in it once, at the sequence of its last change. A reader that has all
-//! changes up to a sequence reads the log from there: what waits for it is bounded by the number of keys, and a value
-//! that was replaced is never read. Removed keys stay in the log for a while. A reader from before a forgotten removal
-//! needs a snapshot.
+//! The index is a compacted log: each key is in it once, at its last change's sequence. A reader that has all changes
+//! up to a sequence reads the log from there: what waits for it is bounded by the key count, and a value that was
+//! replaced is never read. Removed keys stay in the log for a while. A reader from before a forgotten removal needs a
+//! snapshot.
 
 pub(crate) mod replica;
 mod shares;
@@ -29,20 +29,20 @@ use stored::PendingChanges;
 /// How long a removed key is remembered: readers that reconnect sooner, or are slower by less, need no snapshot.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
-/// Approximate memory of a key besides its name and value, in bytes.
+/// Approximate memory per key besides its name and value, in bytes.
 pub(super) const KEY_COST: usize = 256;
 
-/// Approximate memory of a topic with keys besides its name and keys, in bytes: mostly the first nodes of the indexes.
+/// Approximate memory per topic with keys besides its name and keys, in bytes: mostly the indexes' first nodes.
 pub(super) const TOPIC_COST: usize = 2_048;
 
-/// Maximum number of keys that one read looks at, so that writers wait only briefly.
+/// Maximum keys that one read looks at, so that writers wait only briefly.
 const SCAN_MAX: usize = 4_096;
 
-/// Keys of a topic.
+/// A topic's keys.
 #[derive(Debug)]
 pub(crate) struct KeyedState {
     epoch: u64,
-    /// Sequence of the last change.
+    /// Sequence at the last change.
     sequence: u64,
     /// Added to a sequence, it is a cursor. Cursors rise also when the epoch changes, and the sequence with it.
     base: u64,
@@ -50,14 +50,14 @@ pub(crate) struct KeyedState {
     /// Removals up to here are forgotten.
     forgotten: u64,
     keys: BTreeMap<Arc<str>, KeyState>,
-    /// Keys by the sequence of their last change.
+    /// Keys by the sequence at their last change.
     order: BTreeMap<u64, Arc<str>>,
     expiries: BTreeSet<(Instant, Arc<str>)>,
-    /// Removed keys by the sequence of their removal.
+    /// Removed keys by the sequence at their removal.
     tombstones: BTreeMap<u64, Instant>,
     recent: RecentWrites,
     bytes: usize,
-    /// The memory of clients that the last changes have added and freed.
+    /// Client memory that the last changes have added and freed.
     shares: ShareChanges,
     /// The client that has written the first key: the topic itself counts toward its share.
     creator: Option<NonZeroU64>,
@@ -75,7 +75,7 @@ pub(crate) struct KeyedState {
     refused: bool,
 }
 
-/// The last change of a key.
+/// A key's last change.
 #[derive(Debug)]
 struct KeyState {
     version: u64,
@@ -94,10 +94,10 @@ impl KeyState {
     }
 }
 
-/// Changes of the memory of clients, in bytes.
+/// Changes in the clients' memory, in bytes.
 pub(super) type ShareChanges = Vec<(NonZeroU64, isize)>;
 
-/// Changes of keys in order, after a cursor and up to another.
+/// Key changes in order, after a cursor and up to another.
 #[derive(Debug)]
 pub(super) struct Changes {
     pub(super) cursor: u64,
@@ -108,18 +108,18 @@ pub(super) struct Changes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeedsSnapshot;
 
-/// Limits of a write.
+/// Limits for a write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteLimits {
     pub(super) config: KeyedConfig,
     /// Bytes that all topics may grow by.
     pub(super) left: usize,
-    /// Bytes that the keys of the client may grow by.
+    /// Bytes that the client's keys may grow by.
     pub(super) client_left: usize,
 }
 
 impl WriteLimits {
-    /// Returns the limits with the limit of a write.
+    /// Returns the limits with the write's own limit.
     fn for_write(mut self, write: &KeyWrite) -> Self {
         self.config.keys = write.max_keys.map_or(self.config.keys, |keys| keys.min(self.config.keys));
         self
@@ -155,7 +155,7 @@ impl KeyedState {
         Position { epoch: self.epoch, sequence: self.sequence }
     }
 
-    /// Returns the number of keys with a value.
+    /// Returns how many keys have a value.
     pub(super) fn len(&self) -> usize {
         self.keys.len() - self.tombstones.len()
     }
@@ -181,7 +181,7 @@ impl KeyedState {
 
     /// Returns whether the topic has nothing but perhaps subscribers.
     pub(super) fn is_unused(&self) -> bool {
-        // The log has the epoch and the sequence of a stored topic.
+        // The log has a stored topic's epoch and sequence.
         let is_stored = self.stored.as_ref().is_some_and(|stored| self.sequence > 0 || !stored.is_empty());
         !is_stored && self.is_empty()
     }
@@ -288,8 +288,8 @@ impl KeyedState {
         self.recent.free(needed.saturating_sub(limits.left));
     }
 
-    /// Checks the limits of a new value, whose idempotency key takes a number of bytes. Returns the memory that the write
-    /// needs in bytes.
+    /// Checks the limits for a new value, whose idempotency key takes this many bytes. Returns the memory that the
+    /// write needs in bytes.
     fn check_limits(
         &self,
         key: &str,
@@ -313,21 +313,21 @@ impl KeyedState {
         Ok(growth + named)
     }
 
-    /// Removes a key in the name of a client.
+    /// Removes a key in a client's name.
     fn remove(&mut self, key: &Arc<str>, client: Option<NonZeroU64>, now: Instant) {
         let version = self.sequence + 1;
         self.put(key, KeyState { version, value: None, expires: None, client }, now);
     }
 
-    /// Changes a key. The topic gets the sequence of the change. A removal without a client counts toward the client of the
-    /// removed value.
+    /// Changes a key. The topic gets the change's sequence. A removal without a client counts toward the removed
+    /// value's client.
     fn put(&mut self, key: &Arc<str>, mut next: KeyState, now: Instant) {
         self.sequence = next.version;
         if self.keys.is_empty() {
             self.creator = next.client;
             self.note_share(next.client, TOPIC_COST, false);
         }
-        // All indexes share one allocation of the name.
+        // All indexes share the name's allocation.
         let known = self.keys.get_key_value(key);
         let key = known.map_or(key, |(known, _)| known).clone();
         if let Some(before) = self.keys.get(&key) {
@@ -407,12 +407,12 @@ impl KeyedState {
         from.epoch == self.epoch && self.forgotten <= from.sequence && from.sequence <= self.sequence
     }
 
-    /// Returns the cursor of the last change.
+    /// Returns the cursor at the last change.
     pub(super) fn cursor(&self) -> u64 {
         self.cursor_of(self.sequence)
     }
 
-    /// Returns the cursor of a sequence.
+    /// Returns the cursor for a sequence.
     pub(super) fn cursor_of(&self, sequence: u64) -> u64 {
         self.base + sequence
     }
@@ -422,7 +422,7 @@ impl KeyedState {
         self.cursor_of(self.forgotten) <= cursor
     }
 
-    /// Returns the changes after a cursor, up to another and to a number of bytes, at least one.
+    /// Returns the changes after a cursor, up to another and to a byte limit, at least one change.
     pub(super) fn changes(
         &self,
         after: u64,
@@ -453,12 +453,12 @@ impl KeyedState {
         Ok(read)
     }
 
-    /// Returns all keys with values that match a filter, in order of the keys.
+    /// Returns all keys with values that match a filter, in key order.
     pub(super) fn snapshot(&self, filter: Option<&str>) -> Vec<KeyChange> {
         self.page(None, filter, usize::MAX).0
     }
 
-    /// Returns the same, unless the keys have more than a number of bytes.
+    /// Returns the same, unless the keys have more bytes than this.
     pub(super) fn small_snapshot(&self, filter: &str, bytes_max: usize) -> Option<Vec<KeyChange>> {
         let (mut keys, mut bytes) = (Vec::new(), 0);
         for key in self.keys_after(None, Some(filter)) {
@@ -504,13 +504,13 @@ impl KeyedState {
         Some(KeyChange { key: key.clone(), version: known.version, value })
     }
 
-    /// Returns the sequence of the last change of a key, perhaps its removal.
+    /// Returns the sequence at a key's last change, perhaps its removal.
     #[cfg(test)]
     pub(super) fn version(&self, key: &str) -> Option<u64> {
         self.keys.get(key).map(|known| known.version)
     }
 
-    /// Exports the state for [`restore`](Self::restore) of another server.
+    /// Exports the state, for another server's [`restore`](Self::restore).
     pub(crate) fn export(&self, topic: &str, now: Instant) -> KeyedSnapshot {
         let keys = self.order.values().filter_map(|key| Some(self.keys.get(key)?.export(key, now)));
         let (position, forgotten) = (self.position(), self.forgotten);
@@ -523,9 +523,9 @@ impl KeyedState {
         }
     }
 
-    /// Restores the export of another server, in a state without changes. Keys that are out of order, or beyond the
-    /// limits, are left out: then subscribers need a snapshot. The keys count toward the shares of their clients, which may
-    /// exceed their limit. Returns the number of keys left out.
+    /// Restores another server's export, in a state without changes. Keys that are out of order, or beyond the limits,
+    /// are left out: then subscribers need a snapshot. The keys count toward their clients' shares, which may exceed
+    /// their limit. Returns how many keys are left out.
     pub(super) fn restore(&mut self, snapshot: KeyedSnapshot, limits: WriteLimits, now: Instant) -> usize {
         self.epoch = snapshot.position.epoch;
         let mut left_out = 0;
@@ -563,7 +563,7 @@ impl KeyedState {
         left_out
     }
 
-    /// Sets a key of another server, with its version.
+    /// Sets a key from another server, with its version.
     fn put_snapshot(&mut self, KeySnapshot { key, version, value, ttl, client }: KeySnapshot, now: Instant) {
         let expires = ttl.map(|ttl| now + ttl);
         self.put(&key.into(), KeyState { version, value, expires, client }, now);
@@ -574,7 +574,7 @@ pub(super) fn matches(filter: Option<&str>, key: &str) -> bool {
     filter.is_none_or(|filter| name::matches(filter, key))
 }
 
-/// Returns the memory of the idempotency key of a write in bytes.
+/// Returns the memory that a write's idempotency key takes, in bytes.
 fn named_bytes(write: &KeyWrite) -> usize {
     write.idempotency_key.as_deref().map_or(0, |name| RecentWrites::cost(&write.key, name))
 }

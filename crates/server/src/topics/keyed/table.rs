@@ -1,4 +1,4 @@
-//! The keyed topics of a server, shared by the threads.
+//! A server's keyed topics, shared by the threads.
 
 pub(crate) mod list;
 mod shared;
@@ -26,10 +26,10 @@ use crate::topics::history::epochs::Epochs;
 use crate::topics::history::policy::Position;
 use crate::topics::mail::Mail;
 
-/// Begin of the name of a keyed topic among the epochs, where topics with history have their own names.
+/// Prefix for a keyed topic's name among the epochs, where topics with history have their own names.
 const EPOCH_PREFIX: char = '\u{2}';
 
-/// Keyed topics of all threads.
+/// All threads' keyed topics.
 #[derive(Debug)]
 pub(crate) struct KeyedTable {
     topics: Mutex<TopicList>,
@@ -42,7 +42,7 @@ pub(crate) struct KeyedTable {
     overflowed: Box<[AtomicBool]>,
     bytes: AtomicUsize,
     keys: AtomicUsize,
-    /// Bytes of the keys of each client. Locked for writes of clients only.
+    /// Bytes that each client's keys take. Locked for client writes only.
     shares: Mutex<HashMap<NonZeroU64, usize, RandomState>>,
     snapshots: Arc<SnapshotMemory>,
     counters: KeyedCounters,
@@ -55,18 +55,18 @@ struct TopicList {
     by_name: HashMap<Arc<str>, Arc<KeyedTopic>, RandomState>,
     /// The names in order, for lists.
     names: BTreeSet<Arc<str>>,
-    /// A successor process has the state of all topics.
+    /// A successor process has all topics' state.
     frozen: bool,
 }
 
-/// Counters of keyed topics; they only rise.
+/// Counters for keyed topics; they only rise.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedCounters {
     writes: AtomicU64,
     pub(super) lagged: AtomicU64,
 }
 
-/// Memory of keyed topics, and what was done.
+/// Memory that keyed topics take, and what was done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct KeyedUse {
     pub(crate) topics: u64,
@@ -77,11 +77,11 @@ pub(crate) struct KeyedUse {
     pub(crate) lagged: u64,
 }
 
-/// Memory limit of the snapshots that subscribers read, in limits of the keys: the last snapshots of all topics take one,
-/// and older ones, which keep replaced values, and encoded parts the other.
+/// Memory limit for the snapshots that subscribers read, as a multiple of the key limit: all topics' last snapshots
+/// take one, and older ones, which keep replaced values, and encoded parts the other.
 const SNAPSHOTS_FACTOR: usize = 2;
 
-/// Threads by the mailboxes, and the epochs of topics.
+/// Threads by the mailboxes, and the topic epochs.
 #[derive(Clone, Copy)]
 pub(crate) struct Notifier<'a> {
     pub(crate) posts: &'a [Post<Mail>],
@@ -89,7 +89,7 @@ pub(crate) struct Notifier<'a> {
 }
 
 impl KeyedTable {
-    /// Creates the table for this number of threads.
+    /// Creates the table for this many threads.
     pub(crate) fn new(threads: usize, config: KeyedConfig, encode: Option<EncodeKeys>) -> Self {
         Self {
             topics: Mutex::default(),
@@ -107,13 +107,13 @@ impl KeyedTable {
         }
     }
 
-    /// Sets the log that stores the keys of topics.
+    /// Sets the log that stores the topics' keys.
     pub(crate) fn with_log(mut self, log: Option<SharedKeyLog>) -> Self {
         self.log = log;
         self
     }
 
-    /// Sets what shares the keys of topics with other servers.
+    /// Sets what shares the topics' keys with other servers.
     pub(crate) fn with_replication(mut self, replication: Option<SharedKeyReplication>) -> Self {
         self.replication = replication;
         self
@@ -123,7 +123,7 @@ impl KeyedTable {
         self.topics.lock()
     }
 
-    /// Returns the number of threads.
+    /// Returns the thread count.
     pub(crate) fn threads(&self) -> usize {
         self.threads
     }
@@ -193,7 +193,7 @@ impl KeyedTable {
         Some(result)
     }
 
-    /// Returns the bytes that a topic may grow by, if all topics may have this number of bytes.
+    /// Returns the bytes that a topic may grow by, if all topics may have this many bytes.
     pub(super) fn bytes_left(&self, total: usize, topic: &str, state: &KeyedState) -> usize {
         let first = if state.is_unused() { TOPIC_COST + topic.len() } else { 0 };
         total.saturating_sub(self.bytes.load(Ordering::Relaxed)).saturating_sub(first)
@@ -270,10 +270,10 @@ impl KeyedTable {
     }
 
     /// Applies or drops a change that the log has stored or not, and notifies the threads with subscribers.
-    pub(crate) fn settle(&self, name: &str, ticket: u64, is_stored: bool, notifier: Notifier<'_>) {
+    pub(crate) fn complete(&self, name: &str, ticket: u64, is_stored: bool, notifier: Notifier<'_>) {
         let Some(topic) = self.find(name) else { return };
         let now = Instant::now();
-        let settled = self.change(&topic, |state| {
+        let completed = self.change(&topic, |state| {
             if is_stored {
                 state.commit(ticket, now);
             } else {
@@ -284,7 +284,7 @@ impl KeyedTable {
         if is_stored {
             self.notify(&topic, notifier.posts);
         }
-        if settled == Some(true) {
+        if completed == Some(true) {
             self.post(&topic, topic.home, notifier.posts);
         }
     }
@@ -326,7 +326,7 @@ impl KeyedTable {
         self.lock().by_name.values().filter(is_concerned).cloned().collect()
     }
 
-    /// Removes a topic without keys, subscribers and memories of removed keys.
+    /// Removes a topic without keys, subscribers and tombstones.
     pub(crate) fn release(&self, topic: &Arc<KeyedTopic>, epochs: &Epochs) {
         if topic.has_subscribers() {
             return;
@@ -371,12 +371,12 @@ impl KeyedTable {
         })
     }
 
-    /// Returns a key with its value, and the position of the topic's last change.
+    /// Returns a key with its value, and the position at the topic's last change.
     pub(crate) fn get(&self, name: &str, key: &str, notifier: Notifier<'_>) -> Option<(KeyChange, Position)> {
         self.read(name, notifier, |state| Some((state.get(key)?, state.position()))).flatten()
     }
 
-    /// Reads a state after the removal of expired keys.
+    /// Reads a state after expired keys are removed.
     fn read<T>(&self, name: &str, notifier: Notifier<'_>, read: impl FnOnce(&KeyedState) -> T) -> Option<T> {
         let topic = self.find(name)?;
         let now = Instant::now();
@@ -390,8 +390,8 @@ impl KeyedTable {
         Some(result)
     }
 
-    /// Removes the expired keys of a topic on its thread, at a planned time or since it was asked. Returns when to call
-    /// this next.
+    /// Removes a topic's expired keys on its thread, at a planned time or since it was asked. Returns when to call this
+    /// next.
     pub(super) fn maintain(
         &self,
         topic: &Arc<KeyedTopic>,
@@ -451,8 +451,8 @@ impl KeyedTable {
         topics.by_name.values().cloned().collect()
     }
 
-    /// Restores a topic of another server. Returns whether it had no changes here, and the number of keys that exceed
-    /// the limits.
+    /// Restores a topic from another server. Returns whether it had no changes here, and how many keys exceed the
+    /// limits.
     pub(crate) fn restore(&self, snapshot: KeyedSnapshot, notifier: Notifier<'_>) -> (bool, usize) {
         let now = Instant::now();
         loop {
@@ -475,8 +475,8 @@ impl KeyedTable {
     }
 }
 
-/// Returns the bytes that count toward the memory limit. A topic with subscribers only has none: the subscriptions of a
-/// connection have a limit of their own, and must not displace keys.
+/// Returns the bytes that count toward the memory limit. A topic with subscribers only has none: a connection's
+/// subscriptions have their own limit, and must not displace keys.
 fn charge(topic: &str, state: &KeyedState) -> usize {
     if state.is_unused() { 0 } else { TOPIC_COST + topic.len() + state.bytes() }
 }

@@ -1,4 +1,4 @@
-//! Changes of keys as subscribers receive them.
+//! Key changes as subscribers receive them.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::write::KeyError;
 use crate::topics::history::policy::Position;
 use crate::topics::name::TopicPattern;
 
-/// Last change of a key.
+/// A key's last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
     pub(crate) key: Arc<str>,
@@ -25,7 +25,7 @@ impl KeyChange {
         &self.key
     }
 
-    /// Returns the sequence of the change in its topic: the version of the key.
+    /// Returns the change's sequence in its topic: the key's version.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
@@ -43,18 +43,18 @@ impl KeyChange {
 }
 
 /// Update of a subscriber's view of a topic's keys, for the server's encoder
-/// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a part of a snapshot, or changes.
+/// ([`Server::keyed_topics`](crate::Server::keyed_topics)): a snapshot part, or changes.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyedUpdate<'a> {
     pub(crate) topic: &'a str,
     pub(crate) position: Position,
     pub(crate) part: Option<SnapshotPart>,
     pub(crate) changes: &'a [KeyChange],
-    /// The server has no memory for the replica of the topic.
+    /// The server has no memory for the topic's replica.
     pub(crate) is_unavailable: bool,
 }
 
-/// Part of a snapshot.
+/// Snapshot part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotPart {
     /// From 1.
@@ -69,32 +69,32 @@ impl<'a> KeyedUpdate<'a> {
         self.topic
     }
 
-    /// Returns the position of the view after this update, or after the last part of its snapshot: a client that
-    /// reconnects continues from there.
+    /// Returns the view's position after this update, or after its snapshot's last part: a client that reconnects
+    /// continues from there.
     #[must_use]
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Returns whether it is a part of a snapshot, which replaces the subscriber's view when its last part has arrived.
+    /// Returns whether it is a snapshot part, which replaces the subscriber's view when its last part has arrived.
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
         self.part.is_some()
     }
 
-    /// Returns the number of this part of a snapshot, from 1; `None` for an update.
+    /// Returns this part's number in a snapshot, from 1; `None` for an update.
     #[must_use]
     pub fn part(&self) -> Option<usize> {
         self.part.map(|part| part.number)
     }
 
-    /// Returns whether it is the last part of a snapshot, or an update.
+    /// Returns whether it is a snapshot's last part, or an update.
     #[must_use]
     pub fn is_last_part(&self) -> bool {
         self.part.is_none_or(|part| part.is_last)
     }
 
-    /// Returns whether this server has no memory for its replica of the topic
+    /// Returns whether this server has no memory for the topic's replica
     /// ([`Server::key_replication`](crate::Server::key_replication)): it has no changes, and a snapshot follows when it
     /// has.
     #[must_use]
@@ -109,8 +109,7 @@ impl<'a> KeyedUpdate<'a> {
     }
 }
 
-/// Settings of a subscription to the keys of a topic
-/// ([`Context::subscribe_keys`](crate::Context::subscribe_keys)).
+/// Settings for a subscription to a topic's keys ([`Context::subscribe_keys`](crate::Context::subscribe_keys)).
 ///
 /// ```
 /// use std::time::Duration;
@@ -143,9 +142,9 @@ impl KeySubscription {
         self
     }
 
-    /// Sends at most one update in this time, of the keys that have changed meanwhile; at most
-    /// [`INTERVAL_MAX`](Self::INTERVAL_MAX) (60 s). An update of more than 256 KiB takes several messages. Default:
-    /// changes are sent at once, together with those of the same turn of the loop.
+    /// Sends at most one update in this time, with the keys that have changed meanwhile; at most
+    /// [`INTERVAL_MAX`](Self::INTERVAL_MAX) (60 s). An update larger than 256 KiB takes several messages. Default:
+    /// changes are sent at once, together with others in the same loop turn.
     #[must_use]
     pub fn with_interval(mut self, interval: Duration) -> Self {
         self.interval = Some(interval).filter(|interval| !interval.is_zero());
@@ -178,45 +177,45 @@ impl KeySubscription {
     }
 }
 
-/// Result of a subscription to keys.
+/// Result when a connection subscribes to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeysSubscribed {
-    /// Position of the topic's last change so far.
+    /// Position at the topic's last change so far.
     pub position: Position,
     /// Whether the changes since the requested position follow; otherwise a snapshot follows.
     pub recovered: bool,
 }
 
-/// A page of the keys of a topic ([`Topics::keys`](crate::Topics::keys)).
+/// A page from a topic's keys ([`Topics::keys`](crate::Topics::keys)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyPage {
-    /// Position of the topic's last change.
+    /// Position at the topic's last change.
     pub position: Position,
-    /// Keys with their values, in order of the keys.
+    /// Keys with their values, in key order.
     pub keys: Vec<KeyChange>,
     /// Whether further keys follow.
     pub more: bool,
 }
 
-/// Keys of one topic, for a successor server ([`Publisher::keyed_topics`](crate::Publisher::keyed_topics)).
+/// One topic's keys, for a successor server ([`Publisher::keyed_topics`](crate::Publisher::keyed_topics)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
 pub struct KeyedSnapshot {
-    /// Name of the topic.
+    /// Topic name.
     pub topic: String,
-    /// Position of the last change.
+    /// Position at the last change.
     pub position: Position,
     /// Removals up to this sequence are forgotten: a subscriber from before needs a snapshot.
     pub forgotten: u64,
-    /// Keys, and removed keys that are not forgotten, in order of their versions.
+    /// Keys, and removed keys that are not forgotten, ordered by version.
     pub keys: Vec<KeySnapshot>,
     /// The last writes with an idempotency key, oldest first.
     pub recent: Vec<RecentKeyWrite>,
 }
 
-/// Write with an idempotency key, of a [`KeyedSnapshot`].
+/// Write with an idempotency key, in a [`KeyedSnapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]
 pub struct RecentKeyWrite {
@@ -224,24 +223,24 @@ pub struct RecentKeyWrite {
     pub key: String,
     /// The idempotency key.
     pub idempotency_key: String,
-    /// Sequence of the change.
+    /// The change's sequence.
     pub sequence: u64,
     /// Time since the write.
     pub age: Duration,
 }
 
-/// Key of a [`KeyedSnapshot`].
+/// Key in a [`KeyedSnapshot`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]
 pub struct KeySnapshot {
     /// The key.
     pub key: String,
-    /// Sequence of its last change.
+    /// Sequence at its last change.
     pub version: u64,
     /// Its value; `None` if it was removed.
     pub value: Option<Bytes>,
     /// Time until it expires, if it does.
     pub ttl: Option<Duration>,
-    /// The client whose share of memory it counts toward ([`KeyWrite::with_client`](crate::KeyWrite::with_client)).
+    /// The client whose memory share it counts toward ([`KeyWrite::with_client`](crate::KeyWrite::with_client)).
     pub client: Option<NonZeroU64>,
 }

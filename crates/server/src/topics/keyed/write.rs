@@ -1,4 +1,4 @@
-//! Writes of keys: their conditions, results and errors.
+//! Key writes: their conditions, results and errors.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -11,19 +11,19 @@ use super::log::KeyLogError;
 use crate::topics::history::policy::Position;
 use crate::topics::name::{self, InvalidTopic, SUBSCRIPTIONS_MAX};
 
-/// Maximum length of a key in bytes.
+/// Maximum key length in bytes.
 pub(crate) const KEY_MAX: usize = 128;
 
-/// Maximum length of an idempotency key in bytes.
+/// Maximum length for an idempotency key in bytes.
 const IDEMPOTENCY_KEY_MAX: usize = 128;
 
-/// Maximum time to live of a key.
+/// Maximum time to live for a key.
 const TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-/// Maximum interval of the updates of a subscription.
+/// Maximum interval between a subscription's updates.
 pub(crate) const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Change of one key of a topic: a new value, or its removal.
+/// Change to one key in a topic: a new value, or its removal.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct KeyWrite {
     pub(crate) client: Option<NonZeroU64>,
 }
 
-/// Condition of a write: otherwise it changes nothing.
+/// Condition for a write: otherwise it changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyCondition {
@@ -55,13 +55,13 @@ pub enum KeyCondition {
     IfExists,
     /// The key has a value, and its last change has this sequence ([`KeyChange::version`](crate::KeyChange::version)).
     Version(u64),
-    /// The same, in this run of the topic. Guards against a version of a topic that has restarted meanwhile.
+    /// The same, in this run of the topic. Guards against a version from before the topic restarted.
     At(Position),
 }
 
 impl KeyWrite {
-    /// Sets a key. A key is a [topic name](crate::TopicName) of at most
-    /// [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes; parts between dots serve for filters.
+    /// Sets a key. A key is a [topic name](crate::TopicName) with at most [`Topics::KEY_MAX`](crate::Topics::KEY_MAX)
+    /// bytes; parts between dots serve for filters.
     #[must_use]
     pub fn set(key: impl Into<Arc<str>>, value: impl Into<Bytes>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl KeyWrite {
         }
     }
 
-    /// Removes a key. The removal of a key without a value changes nothing.
+    /// Removes a key. Removing a key without a value changes nothing.
     #[must_use]
     pub fn delete(key: impl Into<Arc<str>>) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl KeyWrite {
         self
     }
 
-    /// Sets the time to live of a value that has none yet. Default: the value stays.
+    /// Sets the time to live for a value that has none yet. Default: the value stays.
     #[must_use]
     pub fn with_default_ttl(mut self, ttl: Duration) -> Self {
         if self.value.is_some() {
@@ -105,7 +105,7 @@ impl KeyWrite {
         self
     }
 
-    /// Rejects a new key if the topic has this many. Default: the limit of the server
+    /// Rejects a new key if the topic has this many. Default: the server's limit
     /// ([`KeyedConfig::with_max_keys`](crate::KeyedConfig::with_max_keys)), which applies besides.
     #[must_use]
     pub fn with_max_keys(mut self, keys: usize) -> Self {
@@ -113,9 +113,9 @@ impl KeyWrite {
         self
     }
 
-    /// Sets the client whose share of memory the key counts toward
-    /// ([`KeyedConfig::with_max_client_bytes`](crate::KeyedConfig::with_max_client_bytes)), as a number such as a hash of the
-    /// user's name. Default: none, without a share.
+    /// Sets the client whose memory share the key counts toward
+    /// ([`KeyedConfig::with_max_client_bytes`](crate::KeyedConfig::with_max_client_bytes)), as a number such as the
+    /// user name's hash. Default: none, without a share.
     #[must_use]
     pub fn with_client(mut self, client: NonZeroU64) -> Self {
         self.client = Some(client);
@@ -129,9 +129,10 @@ impl KeyWrite {
         self
     }
 
-    /// Names this write, so that a repetition has no effect and returns the result of the first. The topic remembers
-    /// the last 1,024 names for five minutes, each together with its key, and fewer if memory is short
-    /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)). 1 to 128 bytes. Default: none.
+    /// Names this write, so that a repetition has no effect and returns the first result. The topic remembers the last
+    /// 1,024 names for five minutes, each together with its key, and fewer if memory is short
+    /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)). 1 to 128 bytes. Default:
+    /// none.
     #[must_use]
     pub fn with_idempotency_key(mut self, name: impl Into<Box<str>>) -> Self {
         self.idempotency_key = Some(name.into());
@@ -150,7 +151,7 @@ impl KeyWrite {
         self.value.as_ref()
     }
 
-    /// Replaces the value of a key that is set; without effect on a deletion.
+    /// Replaces the value that a key is set to; without effect on a deletion.
     #[must_use]
     pub fn with_value(mut self, value: impl Into<Bytes>) -> Self {
         self.value = self.value.map(|_| value.into());
@@ -175,13 +176,13 @@ impl KeyWrite {
         self.idempotency_key.as_deref()
     }
 
-    /// Returns the client whose share of memory the key counts toward.
+    /// Returns the client whose memory share the key counts toward.
     #[must_use]
     pub fn client(&self) -> Option<NonZeroU64> {
         self.client
     }
 
-    /// Returns the limit of keys of its topic.
+    /// Returns the key limit for its topic.
     #[must_use]
     pub fn max_keys(&self) -> Option<usize> {
         self.max_keys
@@ -208,22 +209,22 @@ pub(crate) fn check_key(key: &str) -> Result<(), KeyError> {
     if key.len() > KEY_MAX || name::check(key).is_err() { Err(KeyError::Key) } else { Ok(()) }
 }
 
-/// Result of a write.
+/// Write result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyWritten {
-    /// Position of the change; of the topic's last change if there was none.
+    /// Position at the change; at the topic's last change if there was none.
     pub position: Position,
-    /// Whether the key changed, now or by the first write of the same idempotency key.
+    /// Whether the key changed, now or by the first write with the same idempotency key.
     pub changed: bool,
-    /// Whether it repeats an earlier write of the same idempotency key.
+    /// Whether it repeats an earlier write with the same idempotency key.
     pub repeated: bool,
-    /// Ticket of the change that a [`KeyLog`](crate::KeyLog) has to store first. `None`: the write is done.
+    /// Ticket for the change that a [`KeyLog`](crate::KeyLog) has to store first. `None`: the write is done.
     pub pending: Option<u64>,
 }
 
 impl KeyWritten {
-    /// The result of a write that another server has applied
+    /// The result from a write that another server has applied
     /// ([`Server::key_replication`](crate::Server::key_replication)).
     #[must_use]
     pub fn elsewhere(position: Position, changed: bool, repeated: bool) -> Self {
@@ -231,7 +232,7 @@ impl KeyWritten {
     }
 }
 
-/// Error of a write, or of a subscription to keys.
+/// Error from a write, or from a subscription to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -239,7 +240,7 @@ pub enum KeyError {
     Topic(InvalidTopic),
     /// The key is no name, or is longer than [`Topics::KEY_MAX`](crate::Topics::KEY_MAX) bytes.
     Key,
-    /// The filter is no pattern of names.
+    /// The filter is not a valid name pattern.
     Filter,
     /// The interval is longer than 60 s.
     Interval,
@@ -249,21 +250,20 @@ pub enum KeyError {
     IdempotencyKey,
     /// The value exceeds [`KeyedConfig::with_max_value_bytes`](crate::KeyedConfig::with_max_value_bytes).
     ValueTooLarge {
-        /// Size of the value.
+        /// Value size.
         bytes: usize,
         /// The limit.
         max: usize,
     },
-    /// The topic has this number of keys, the limit
-    /// ([`KeyedConfig::with_max_keys`](crate::KeyedConfig::with_max_keys)).
+    /// The topic has this many keys, the limit ([`KeyedConfig::with_max_keys`](crate::KeyedConfig::with_max_keys)).
     TooManyKeys(usize),
-    /// The topic would exceed this number of bytes
+    /// The topic would exceed this many bytes
     /// ([`KeyedConfig::with_max_topic_bytes`](crate::KeyedConfig::with_max_topic_bytes)).
     TopicFull(usize),
-    /// All topics would exceed this number of bytes
+    /// All topics would exceed this many bytes
     /// ([`KeyedConfig::with_max_total_bytes`](crate::KeyedConfig::with_max_total_bytes)).
     ServerFull(usize),
-    /// The keys of the [client](KeyWrite::with_client) would exceed this number of bytes
+    /// The [client](KeyWrite::with_client)'s keys would exceed this many bytes
     /// ([`KeyedConfig::with_max_client_bytes`](crate::KeyedConfig::with_max_client_bytes)).
     ClientFull(usize),
     /// [`KeyCondition::IfNew`]: the key has a value, of this version.
@@ -272,15 +272,15 @@ pub enum KeyError {
     Missing,
     /// [`KeyCondition::Version`] or [`At`](KeyCondition::At): the key has this version, or another epoch.
     OtherVersion(u64),
-    /// The state of this server has been exported for a successor, which accepts writes.
+    /// This server's state has been exported for a successor, which accepts writes.
     HandedOver,
-    /// Another server owns the keys of the topic ([`Server::key_replication`](crate::Server::key_replication)).
+    /// Another server owns the topic's keys ([`Server::key_replication`](crate::Server::key_replication)).
     NotOwner,
     /// The log that stores the keys did not accept the change.
     Log(KeyLogError),
     /// The connection has too many subscriptions to keys.
     TooManySubscriptions,
-    /// The server has no encoder of updates: [`Server::keyed_topics`](crate::Server::keyed_topics).
+    /// The server has no update encoder: [`Server::keyed_topics`](crate::Server::keyed_topics).
     NoEncoder,
 }
 

@@ -1,4 +1,4 @@
-//! PresenceChanges of a topic since its last update.
+//! A topic's presence changes since its last update.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use super::member::{CHANGES_MAX, MemberPage};
 
-/// Maximum size of the ids and former infos of changed members, in bytes: former infos are in no other limit of memory.
+/// Maximum bytes in changed members' ids and former infos: former infos are in no other memory limit.
 pub(super) const NOTED_BYTES_MAX: usize = 4 << 20;
 
-/// PresenceChanges of a watched topic since its last update: bounded, whatever happens in between.
+/// A watched topic's presence changes since its last update: bounded, whatever happens in between.
 #[derive(Debug)]
 pub(super) struct PresenceChanges {
     pub(super) watchers: usize,
     /// Each changed member since the last update.
     before: BTreeMap<Arc<str>, MemberChange>,
-    /// Size of their ids and infos.
+    /// Bytes in their ids and infos.
     bytes: usize,
     /// More members have changed than an update lists.
     overflowed: bool,
-    /// At the last update: version and number of connections.
+    /// At the last update: version and connection count.
     since: u64,
     connections: usize,
     /// When the next update may be published.
@@ -32,21 +32,21 @@ pub(super) struct PresenceChanges {
     pub(super) page: Option<Box<MemberPage>>,
 }
 
-/// Change of a member since the last update.
+/// A member's change since the last update.
 #[derive(Debug)]
 pub(super) struct MemberChange {
     /// Its info at the last update; `None` if it was absent then.
     pub(super) before: Option<Arc<[u8]>>,
     /// Its info at its last leave, if it has left.
     pub(super) last: Option<Arc<[u8]>>,
-    /// The version of its last leave; 0 if it has not left.
+    /// The version at its last leave; 0 if it has not left.
     pub(super) left: u64,
-    /// The version of its last change.
+    /// The version at its last change.
     pub(super) version: u64,
 }
 
 impl MemberChange {
-    /// Memory of the last info besides that of the former one.
+    /// Memory for the last info besides the former one.
     fn last_bytes(&self) -> usize {
         let is_former = |last: &Arc<[u8]>| self.before.as_ref().is_some_and(|it| Arc::ptr_eq(it, last));
         self.last.as_ref().filter(|last| !is_former(last)).map_or(0, |last| last.len())
@@ -58,9 +58,9 @@ pub(super) struct TakenChanges {
     pub(super) before: BTreeMap<Arc<str>, MemberChange>,
     pub(super) overflowed: bool,
     pub(super) since: u64,
-    /// The number of connections at the last update.
+    /// The connection count at the last update.
     pub(super) connections_before: usize,
-    /// The number of connections differs from the last update.
+    /// The connection count differs from the last update.
     pub(super) counts_differ: bool,
     /// Members and numbers were read since the last update, after a change. The changes must be reported even if they
     /// have no effect in the end.
@@ -85,7 +85,7 @@ impl PresenceChanges {
         }
     }
 
-    /// Notes the change of a member that was absent, or had this info; and whether it leaves. The change leads to this
+    /// Notes a change to a member that was absent, or had this info; and whether it leaves. The change leads to this
     /// version.
     pub(super) fn note(&mut self, id: &Arc<str>, before: Option<&Arc<[u8]>>, leaves: bool, version: u64) {
         if self.overflowed {
@@ -113,12 +113,12 @@ impl PresenceChanges {
         self.before.insert(id.clone(), MemberChange { before: before.cloned(), last, left, version });
     }
 
-    /// Notes that members or numbers are read, with this number of connections.
+    /// Notes that members or numbers are read, with this many connections.
     pub(super) fn observe(&mut self, connections: usize) {
         self.observed |= !self.before.is_empty() || self.connections != connections;
     }
 
-    /// Replaces the list of changed members by a mark.
+    /// Replaces the changed members by a mark.
     pub(super) fn overflow(&mut self) {
         self.before = BTreeMap::new();
         self.overflowed = true;
@@ -157,12 +157,12 @@ impl PresenceChanges {
         }
     }
 
-    /// Returns the version of the last update.
+    /// Returns the last update's version.
     pub(super) fn since(&self) -> u64 {
         self.since
     }
 
-    /// Sets the version of the last update, if the changes that were taken lead to none.
+    /// Sets the last update's version, if the changes that were taken lead to none.
     pub(super) fn set_since(&mut self, version: u64) {
         self.since = version;
     }

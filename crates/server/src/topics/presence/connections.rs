@@ -1,4 +1,4 @@
-//! Joins, leaves and watching of connections.
+//! Connections that join, leave and watch.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,25 +13,25 @@ use crate::topics::mail::Mail;
 use crate::topics::name::{self, SUBSCRIPTIONS_MAX};
 use crate::topics::registry::Topics;
 
-/// Maximum number of updates published at a time, so that connections are not delayed; the rest follows in the next
-/// turns.
+/// Maximum updates published at a time, so that connections are not delayed; the rest follows in the next turns.
 const UPDATES_PER_TURN: usize = 256;
 
 impl Topics {
-    /// Returns the numbers of a topic's presence, over all threads.
+    /// Returns a topic's presence counts, over all threads.
     #[must_use]
     pub fn presence(&self, topic: &str) -> PresenceCount {
         self.directory.presence.count(topic)
     }
 
-    /// Returns a member of a topic, over all threads, if it is present.
+    /// Returns a topic's member, over all threads, if it is present.
     #[must_use]
     pub fn member(&self, topic: &str, id: &str) -> Option<Member> {
         self.directory.presence.member(topic, id)
     }
 
-    /// Returns members of a topic in order of their ids, each with its number of connections, over all threads: after the
-    /// member `after`, or from the first. At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); the last id of one list is `after` of the next.
+    /// Returns a topic's members ordered by id, each with its connection count, over all threads: after the member
+    /// `after`, or from the first. At most `limit` and [`MEMBERS_MAX`](Self::MEMBERS_MAX); a list's last id is `after`
+    /// for the next.
     #[must_use]
     pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         self.directory.presence.members(topic, after, limit)
@@ -68,7 +68,7 @@ impl Topics {
                 }
                 let name = self.index_of(topic).map(|index| &self.topics[index].entry.name);
                 let mut changed = self.directory.presence.join_named(topic, name, member.as_ref(), now)?;
-                // The former member of this connection leaves in the same update.
+                // This connection's former member leaves in the same update.
                 if let Some(count) = self.leave_table(topic, conn, now) {
                     changed.count = count;
                 }
@@ -94,7 +94,7 @@ impl Topics {
         left
     }
 
-    /// Returns the topics that a connection is present in, each with the id of its member, if it has one.
+    /// Returns the topics that a connection is present in, each with its member's id, if it has one.
     pub(crate) fn joined(&self, conn: ConnId) -> impl Iterator<Item = (&str, Option<&str>)> {
         let joined = self.presence.conns.get(conn).iter().filter(|known| known.is_joined);
         let joined = joined.map(|known| (&*known.topic, known.member.as_deref()));
@@ -119,31 +119,31 @@ impl Topics {
         count
     }
 
-    /// Ends the presence of a closed connection without a member, whose subscription ends.
+    /// Ends the presence without a member for a closed connection, whose subscription ends.
     pub(in crate::topics) fn end_presence(&mut self, topic: usize) {
         let name = self.topics[topic].entry.name.clone();
         self.end(&name, None, Instant::now());
     }
 
-    /// Stores the presence of a connection without a member apart from its subscription, which ends: the number of its
-    /// topics stays the same.
+    /// Stores the presence of a connection without a member apart from its subscription, which ends: its topic count
+    /// stays the same.
     pub(in crate::topics) fn keep_presence(&mut self, topic: usize, conn: ConnId) {
         self.presence.find_or_add(conn, &self.topics[topic].entry.name).is_joined = true;
     }
 
-    /// Schedules the update of a topic, which this thread sends.
+    /// Schedules a topic's update, which this thread sends.
     pub(crate) fn schedule_presence(&mut self, topic: Arc<str>, due: Instant) {
         self.presence.schedule(topic, due);
     }
 
-    /// Schedules the update of a changed topic, unless it is scheduled already.
+    /// Schedules a changed topic's update, unless it is scheduled already.
     fn schedule(&mut self, changed: Changed) {
         if let Some(due) = changed.due {
             self.schedule_at_owner(changed.topic, due);
         }
     }
 
-    /// Schedules an update on the thread that sends all updates of the topic, so that they arrive in order.
+    /// Schedules an update on the thread that sends all the topic's updates, so that they arrive in order.
     fn schedule_at_owner(&mut self, topic: Arc<str>, due: Instant) {
         let owner = update_thread(&topic, self.posts.len());
         if owner == self.shard {
@@ -173,8 +173,8 @@ impl Topics {
         Ok(count)
     }
 
-    /// Watches a topic, and returns all members with the numbers of the same time: later messages with a version are those
-    /// of later versions.
+    /// Watches a topic, and returns all members with the numbers at the same time: later messages with a version belong
+    /// to later versions.
     pub(crate) fn watch_members(
         &mut self,
         topic: &str,
@@ -198,7 +198,7 @@ impl Topics {
         true
     }
 
-    /// Ends the presence of a closed connection. Its subscriptions have ended.
+    /// Ends a closed connection's presence. Its subscriptions have ended.
     pub(crate) fn leave_all(&mut self, conn: ConnId) {
         let list = self.presence.conns.remove(conn);
         if list.is_empty() {
@@ -222,7 +222,7 @@ impl Topics {
         self.presence.needs_call(now)
     }
 
-    /// Schedules the leave of restored members that do not return: on the first thread.
+    /// Schedules the leaves for restored members that do not return: on the first thread.
     pub(crate) fn start_presence(&mut self) {
         if self.shard == 0
             && let Some(until) = self.directory.presence.restored_until()
@@ -248,7 +248,7 @@ impl Topics {
         }
     }
 
-    /// Publishes the update of a topic, unless messages of its previous update wait for a full mailbox.
+    /// Publishes a topic's update, unless messages from its previous update wait for a full mailbox.
     fn send_update(&mut self, topic: Arc<str>, now: Instant) {
         let internal = name::presence_topic(&topic);
         match self.retry_presence(&internal, now) {

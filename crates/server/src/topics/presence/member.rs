@@ -1,4 +1,4 @@
-//! Members of topics, and reports of their changes.
+//! Topic members, and reports about their changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use sinews_session::Prepared;
 
 use crate::topics::name::{InvalidTopic, SUBSCRIPTIONS_MAX};
 
-/// Minimum interval of the updates of a topic by default, and between attempts to send one.
+/// Default minimum interval between a topic's updates, and between attempts to send one.
 pub(crate) const PRESENCE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Maximum number of members that one update lists. Beyond it, each watcher lists all members: for thousands of watchers
-/// that takes far more than the update.
+/// Maximum members that one update lists. Beyond it, each watcher lists all members: for thousands of watchers that
+/// takes far more than the update.
 pub(crate) const CHANGES_MAX: usize = 16_384;
 
-/// Maximum size of the ids and infos that one update lists, in bytes, each change with [`CHANGE_TEXT`]: the update must fit
-/// into the queue of each watcher.
+/// Maximum bytes in the ids and infos that one update lists, each change with [`CHANGE_TEXT`]: the update must fit into
+/// each watcher's queue.
 pub(crate) const CHANGED_BYTES_MAX: usize = 512 << 10;
 
 /// Bytes for the text around a changed member, in most protocols.
 pub(crate) const CHANGE_TEXT: usize = 24;
 
-/// As [`CHANGED_BYTES_MAX`], of an update with transitions: they are longer, each a message of its own.
+/// As [`CHANGED_BYTES_MAX`], for an update with transitions: they are longer, each a message by itself.
 pub(crate) const TRANSITION_BYTES_MAX: usize = 256 << 10;
 
-/// Maximum number of changed members of an update with transitions: for more, one list of all members is shorter.
+/// Maximum changed members in an update with transitions: for more, one list with all members is shorter.
 pub(crate) const TRANSITIONS_MAX: usize = 4_096;
 
-/// Maximum number of members in one list.
+/// Maximum members in one list.
 pub(crate) const MEMBERS_MAX: usize = 1_000;
 
-/// Member of a topic: a user or a device with one or more connections.
+/// Topic member: a user or a device with one or more connections.
 ///
 /// ```
 /// use sinews_server::Member;
@@ -47,10 +47,10 @@ pub struct Member {
 }
 
 impl Member {
-    /// Maximum length of an id in characters, of up to 4 bytes: enough for any user name or UUID.
+    /// Maximum id length in characters, each up to 4 bytes: enough for any user name or UUID.
     pub const ID_MAX: usize = 128;
 
-    /// Maximum length of the info in bytes: each update repeats it for each watcher.
+    /// Maximum info length in bytes: each update repeats it for each watcher.
     pub const INFO_MAX: usize = 1_024;
 
     /// Creates a member. Connections that join with the same id are one member.
@@ -59,7 +59,7 @@ impl Member {
         Self { id: id.into(), info: Arc::default() }
     }
 
-    /// Sets what other clients learn of the member, for example JSON. Default: empty.
+    /// Sets what other clients learn about the member, for example JSON. Default: empty.
     #[must_use]
     pub fn with_info(mut self, info: impl Into<Bytes>) -> Self {
         // Of its own size: a member may stay for long.
@@ -79,7 +79,7 @@ impl Member {
         Arc::clone(&self.id)
     }
 
-    /// Returns the info of the connection that joined last.
+    /// Returns the info from the connection that joined last.
     #[must_use]
     pub fn info(&self) -> &[u8] {
         &self.info
@@ -102,11 +102,11 @@ impl Member {
     }
 }
 
-/// The first members of a topic as the program has encoded them: [`Topics::first_members`](crate::Topics::first_members).
+/// A topic's first members as the program has encoded them: [`Topics::first_members`](crate::Topics::first_members).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberPage {
-    /// The version of the presence that the members belong to.
+    /// The presence version that the members belong to.
     pub version: u64,
     /// There are more members.
     pub more: bool,
@@ -114,15 +114,15 @@ pub struct MemberPage {
     pub encoded: Bytes,
 }
 
-/// Numbers of a topic's presence, over all threads.
+/// A topic's presence counts, over all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PresenceCount {
-    /// Number of members. A member with several connections counts once.
+    /// Member count. A member with several connections counts once.
     pub members: usize,
-    /// Number of joined connections, with and without a member.
+    /// Joined connections, with and without a member.
     pub connections: usize,
-    /// Number of changes so far: of two counts of a topic, the one with the larger version is newer.
+    /// Change count so far: between two counts for a topic, the one with the larger version is newer.
     pub version: u64,
 }
 
@@ -138,7 +138,7 @@ pub struct PresenceUpdate {
     pub(crate) connections_before: usize,
     pub(crate) joined: Vec<Member>,
     pub(crate) left: Vec<Arc<str>>,
-    /// Versions of the changes in `joined` and in `left`, which are in this order.
+    /// Versions for the changes in `joined` and in `left`, which are in this order.
     pub(crate) versions: [Vec<u64>; 2],
     pub(crate) transitions: Vec<PresenceTransition>,
     pub(crate) members: Vec<Member>,
@@ -146,7 +146,7 @@ pub struct PresenceUpdate {
     pub(crate) has_transitions: bool,
 }
 
-/// Part of an update: [`PresenceUpdate::parts`].
+/// Update part: [`PresenceUpdate::parts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresencePart<'a> {
     pub(crate) since: u64,
@@ -156,13 +156,13 @@ pub struct PresencePart<'a> {
 }
 
 impl<'a> PresencePart<'a> {
-    /// Returns the version of the previous part, or of the previous update ([`PresenceUpdate::since`]).
+    /// Returns the previous part's version, or the previous update's ([`PresenceUpdate::since`]).
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// Returns the version after the changes of this part.
+    /// Returns the version after this part's changes.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
@@ -174,13 +174,13 @@ impl<'a> PresencePart<'a> {
         self.joined
     }
 
-    /// Returns the ids of the members that have left.
+    /// Returns the departed members' ids.
     pub fn left(&self) -> impl ExactSizeIterator<Item = &'a str> + use<'a> {
         self.left.iter().map(|id| &**id)
     }
 }
 
-/// Join of a member with its first connection, or leave with its last: [`PresenceUpdate::transitions`].
+/// A member's join with its first connection, or leave with its last: [`PresenceUpdate::transitions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceTransition {
     pub(crate) id: Arc<str>,
@@ -196,26 +196,26 @@ impl PresenceTransition {
         &self.id
     }
 
-    /// Returns the info of a member that has joined; `None` if it has left.
+    /// Returns the member's info if it has joined; `None` if it has left.
     #[must_use]
     pub fn info(&self) -> Option<&[u8]> {
         self.has_joined.then_some(&*self.info)
     }
 
-    /// Returns the info of a member that has joined, or the last info of a member that has left.
+    /// Returns the member's info if it has joined, or its last info if it has left.
     #[must_use]
     pub fn last_info(&self) -> &[u8] {
         &self.info
     }
 
-    /// Returns the version of the presence after the change.
+    /// Returns the presence version after the change.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 }
 
-/// Message to the watchers of a topic's presence ([`Server::presence`](crate::Server::presence)).
+/// Message to a topic's presence watchers ([`Server::presence`](crate::Server::presence)).
 #[derive(Clone, Debug)]
 pub struct PresenceMessage {
     pub(crate) message: Prepared,
@@ -223,7 +223,7 @@ pub struct PresenceMessage {
 }
 
 impl PresenceMessage {
-    /// Creates a message that leads to a version of the presence: watchers that have read this version with
+    /// Creates a message that leads to a presence version: watchers that have read this version with
     /// [`Context::watch_members`](crate::Context::watch_members), or a later one, do not receive it.
     #[must_use]
     pub fn leading_to(version: u64, message: Prepared) -> Self {
@@ -251,33 +251,33 @@ impl PresenceUpdate {
         self.count
     }
 
-    /// Returns the version of the previous update. A watcher whose version is smaller has missed an update, for example
+    /// Returns the previous update's version. A watcher whose version is smaller has missed an update, for example
     /// because it was too slow, and should list the members again ([`Topics::members`](crate::Topics::members)).
     #[must_use]
     pub fn since(&self) -> u64 {
         self.since
     }
 
-    /// Returns the members that have joined, or have another info, in the order of their last changes.
+    /// Returns the members that have joined, or have another info, ordered by their last changes.
     #[must_use]
     pub fn joined(&self) -> &[Member] {
         &self.joined
     }
 
-    /// Returns the ids of the members that have left, in the order of their leaves.
+    /// Returns the departed members' ids, in leave order.
     pub fn left(&self) -> impl ExactSizeIterator<Item = &str> {
         self.left.iter().map(|id| &**id)
     }
 
-    /// Returns the number of joined connections at the previous update.
+    /// Returns how many connections had joined at the previous update.
     #[must_use]
     pub fn connections_before(&self) -> usize {
         self.connections_before
     }
 
-    /// Returns the joins and leaves in the order of their versions, for protocols with a message for each of them. A member
-    /// with a new info is not among them. A member that has left and returned is listed twice if the members were read in
-    /// between; a leave may be of a member that no watcher knows. None is listed after more than 4,096 changes
+    /// Returns the joins and leaves ordered by version, for protocols with a message for each. A member with a new info
+    /// is not among them. A member that has left and returned is listed twice if the members were read in between; a
+    /// leave may concern a member that no watcher knows. None is listed after more than 4,096 changes
     /// ([`has_transitions`](Self::has_transitions)).
     #[must_use]
     pub fn transitions(&self) -> &[PresenceTransition] {
@@ -290,8 +290,7 @@ impl PresenceUpdate {
         self.has_transitions
     }
 
-    /// Returns all members, in order of their ids, if the [transitions](Self::has_transitions) are not listed; otherwise
-    /// none.
+    /// Returns all members, ordered by id, if the [transitions](Self::has_transitions) are not listed; otherwise none.
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
@@ -311,11 +310,11 @@ impl PresenceUpdate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "to be taken apart, sent, and put together again")]
 pub struct PresenceSnapshot {
-    /// Name of the topic.
+    /// Topic name.
     pub topic: String,
-    /// Members, each with its number of connections.
+    /// Members, each with its connection count.
     pub members: Vec<(Member, usize)>,
-    /// Number of joined connections without a member.
+    /// Joined connections without a member.
     pub anonymous: usize,
 }
 
@@ -325,15 +324,15 @@ pub struct PresenceSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as a snapshot")]
 pub struct OwnPresence {
-    /// Name of the topic.
+    /// Topic name.
     pub topic: Arc<str>,
-    /// Number of joined connections, with and without a member.
+    /// Joined connections, with and without a member.
     pub connections: usize,
-    /// Some members, each with its number of connections.
+    /// Some members, each with its connection count.
     pub members: Vec<(Member, usize)>,
 }
 
-/// Error of a join or of watching.
+/// Error from a join or from watching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PresenceError {
@@ -341,14 +340,14 @@ pub enum PresenceError {
     Topic(InvalidTopic),
     /// The member's id is empty, longer than [`Member::ID_MAX`] characters, or has a control character.
     MemberId,
-    /// The member's info has this number of bytes, more than [`Member::INFO_MAX`].
+    /// The member's info has this many bytes, more than [`Member::INFO_MAX`].
     MemberInfo(usize),
     /// The connection is present in [`Topics::SUBSCRIPTIONS_MAX`](crate::Topics::SUBSCRIPTIONS_MAX) topics already.
     TooManyTopics,
     /// All members together would exceed
     /// [`TopicConfig::with_max_presence_bytes`](crate::TopicConfig::with_max_presence_bytes).
     Full,
-    /// The server has no encoder of updates: [`Server::presence`](crate::Server::presence).
+    /// The server has no update encoder: [`Server::presence`](crate::Server::presence).
     NoEncoder,
 }
 

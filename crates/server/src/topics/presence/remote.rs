@@ -1,4 +1,4 @@
-//! Presence for other servers, and of other servers.
+//! Presence for and from other servers.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use crate::topics::mail::Mail;
 use crate::topics::publisher::Publisher;
 
 impl Publisher {
-    /// Returns the numbers of a topic's presence ([`Topics::presence`](crate::Topics::presence)).
+    /// Returns a topic's presence counts ([`Topics::presence`](crate::Topics::presence)).
     #[must_use]
     pub fn presence_count(&self, topic: &str) -> PresenceCount {
         self.directory().presence.count(topic)
     }
 
-    /// Returns members of a topic, each with its number of connections ([`Topics::members`](crate::Topics::members)).
+    /// Returns a topic's members, each with its connection count ([`Topics::members`](crate::Topics::members)).
     #[must_use]
     pub fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         self.directory().presence.members(topic, after, limit)
     }
 
-    /// Returns the numbers of the presence of topics whose names begin with a prefix, in order of their names, after one of
-    /// them: at most `limit`. Topics that are only watched have no connections. The lock of all presence is held while these
+    /// Returns the presence counts for topics whose names begin with a prefix, ordered by name, after a given name: at
+    /// most `limit`. Topics that are only watched have no connections. The lock for all presence is held while these
     /// topics are looked at.
     #[must_use]
     pub fn presence_counts(
@@ -41,7 +41,7 @@ impl Publisher {
         found.take(limit).map(|(name, topic)| (name.clone(), topic.count())).collect()
     }
 
-    /// Notes each change of the presence of this server's own connections from now on, for other servers that share its
+    /// Notes each presence change from this server's own connections from now on, for other servers that share its
     /// topics. Calls `notify` when the first change waits for [`take_own_presence`](Self::take_own_presence): while
     /// presence is locked, so it must be short.
     pub fn share_presence(&self, notify: impl Fn() + Send + Sync + 'static) {
@@ -55,7 +55,7 @@ impl Publisher {
         self.directory().presence.take_own(limit)
     }
 
-    /// Returns the names of all topics with connections of this server, in no order.
+    /// Returns the names of all topics with this server's connections, in no order.
     #[must_use]
     pub fn own_presence_topics(&self) -> Vec<Arc<str>> {
         let state = self.directory().presence.lock();
@@ -63,8 +63,8 @@ impl Publisher {
         own.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns the presence of this server's own connections in a topic: members in order of their ids, after one of
-    /// them, at most `limit`.
+    /// Returns the presence that this server's own connections have in a topic: members ordered by id, after a given
+    /// one, at most `limit`.
     #[must_use]
     pub fn own_presence(&self, topic: &str, after: Option<&str>, limit: usize) -> Option<OwnPresence> {
         let state = self.directory().presence.lock();
@@ -73,16 +73,15 @@ impl Publisher {
         Some(state.own(name, own.take(limit).map(|(id, _)| (id.clone(), None)).collect()))
     }
 
-    /// Adds connections of other servers to the presence of a topic, or removes them with negative numbers: of the
-    /// topic, and of members of it. A new member, or one without a connection here, gets this info. Returns how many
-    /// members exceed [`TopicConfig::with_max_presence_bytes`](crate::TopicConfig::with_max_presence_bytes), and are left
-    /// out.
+    /// Adds other servers' connections to a topic's presence, or removes them with negative numbers: for the topic, and
+    /// for its members. A new member, or one without a connection here, gets this info. Returns how many members exceed
+    /// [`TopicConfig::with_max_presence_bytes`](crate::TopicConfig::with_max_presence_bytes), and are left out.
     pub fn adjust_presence(&self, topic: &str, connections: isize, members: &[(Member, isize)]) -> usize {
         let presence = &self.directory().presence;
         let (changed, left_out) = presence.adjust(topic, connections, members, Instant::now());
         if let Some(due) = changed.due {
             let (posts, owner) = (self.posts(), update_thread(topic, self.posts().len()));
-            // If the mailbox of the thread that sends the update is full, another thread passes it on later.
+            // If the thread that sends the update has a full mailbox, another thread passes it on later.
             let is_sent = (0..posts.len()).any(|next| {
                 let mail = Mail::Presence { topic: changed.topic.clone(), due };
                 posts[(owner + next) % posts.len()].send(mail).is_ok()

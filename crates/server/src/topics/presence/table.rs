@@ -1,4 +1,4 @@
-//! Presence of all topics, shared by the threads.
+//! All topics' presence, shared by the threads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -35,7 +35,7 @@ impl fmt::Debug for EncodeUpdate {
     }
 }
 
-/// Members of all topics. Locked for a join or a leave, never for a publication.
+/// All topics' members. Locked for a join or a leave, never for a publication.
 #[derive(Debug)]
 pub(crate) struct PresenceTable {
     state: Mutex<TableState>,
@@ -46,13 +46,13 @@ pub(crate) struct PresenceTable {
 
 #[derive(Debug, Default)]
 pub(super) struct TableState {
-    /// By name, so that lists of a prefix look at no other topics.
+    /// By name, so that lists by prefix look at no other topics.
     pub(super) topics: BTreeMap<Arc<str>, TopicMembers>,
-    /// Members of all topics; a member of two topics counts twice.
+    /// All topics' members; a member in two topics counts twice.
     members: usize,
-    /// Approximate memory of all members.
+    /// Approximate memory for all members.
     pub(super) bytes: usize,
-    /// The largest version of a removed topic: a topic that returns goes on from there.
+    /// The largest version that a removed topic had: a topic that returns goes on from there.
     removed_version: u64,
     /// Another server has taken over: no updates are published.
     pub(super) paused: bool,
@@ -60,14 +60,14 @@ pub(super) struct TableState {
     restored_until: Option<Instant>,
     /// Changes that other servers do not know, if they share the topics.
     pub(super) unshared: Option<Box<NotedChanges>>,
-    /// Changes of all members, if the program observes them.
+    /// Changes to all members, if the program observes them.
     pub(super) observed: Option<Box<NotedChanges>>,
 }
 
-/// Presence of one topic. There may be a topic for each connection, so few fields are in place.
+/// One topic's presence. There may be a topic for each connection, so few fields are in place.
 #[derive(Debug, Default)]
 pub(super) struct TopicMembers {
-    /// Joined connections, restored ones and those of other servers included.
+    /// Joined connections, restored ones and other servers' included.
     pub(super) connections: usize,
     version: u64,
     details: Option<Box<TopicDetails>>,
@@ -77,7 +77,7 @@ pub(super) struct TopicMembers {
 #[derive(Debug)]
 pub(super) struct TopicDetails {
     pub(super) members: PresentMembers,
-    /// Connections of other servers.
+    /// Connections at other servers.
     pub(super) remote: usize,
     /// Restored connections without a member that have not returned yet.
     restored_anonymous: usize,
@@ -98,7 +98,7 @@ pub(crate) struct Changed {
     pub(crate) due: Option<Instant>,
 }
 
-/// Memory of a member besides its id and info, in bytes.
+/// Memory per member besides its id and info, in bytes.
 const MEMBER_COST: usize = 128;
 
 pub(super) fn cost(id: &str, info: &[u8]) -> usize {
@@ -106,12 +106,12 @@ pub(super) fn cost(id: &str, info: &[u8]) -> usize {
 }
 
 impl PresenceTable {
-    /// Creates a table with a memory limit of all members in bytes.
+    /// Creates a table with a memory limit for all members in bytes.
     pub(crate) fn new(bytes_max: usize, encode: Option<EncodeUpdate>) -> Self {
         Self { state: Mutex::default(), bytes_max, encode, intervals: PresenceIntervals::default() }
     }
 
-    /// Sets the intervals of updates.
+    /// Sets the update intervals.
     pub(crate) fn with_intervals(self, intervals: PresenceIntervals) -> Self {
         Self { intervals, ..self }
     }
@@ -124,7 +124,7 @@ impl PresenceTable {
         self.state.lock()
     }
 
-    /// Adds a connection of a member, or without one.
+    /// Adds a member's connection, or one without a member.
     #[cfg(test)]
     pub(super) fn join(
         &self,
@@ -135,7 +135,8 @@ impl PresenceTable {
         self.join_named(topic, None, member, now)
     }
 
-    /// Adds a connection of a member, or without one. If there is a known copy of the topic's name, a new topic shares it.
+    /// Adds a member's connection, or one without a member. If a copy of the topic's name is known, a new topic shares
+    /// it.
     pub(crate) fn join_named(
         &self,
         topic: &str,
@@ -164,7 +165,7 @@ impl PresenceTable {
         Ok(changed)
     }
 
-    /// Removes a connection of a member, or without one.
+    /// Removes a member's connection, or one without a member.
     pub(crate) fn leave(&self, topic: &str, id: Option<&Arc<str>>, now: Instant) -> Changed {
         let mut state = self.lock();
         let known = state.topics.get(topic).zip(id).and_then(|(topic, id)| topic.members().get(id));
@@ -182,7 +183,7 @@ impl PresenceTable {
         changed
     }
 
-    /// Replaces the info of a member that has joined already.
+    /// Replaces a present member's info.
     pub(crate) fn set_info(
         &self,
         topic: &str,
@@ -211,7 +212,7 @@ impl PresenceTable {
         Ok(changed)
     }
 
-    /// Starts the updates of a topic for one more watcher.
+    /// Starts a topic's updates for one more watcher.
     pub(crate) fn watch(&self, topic: &str, now: Instant) -> (Arc<str>, PresenceCount) {
         let mut state = self.lock();
         let (name, topic) = state.get_or_insert(topic);
@@ -239,7 +240,7 @@ impl PresenceTable {
         }
     }
 
-    /// Returns the messages of a scheduled update; none if nothing has changed in effect.
+    /// Returns the messages for a scheduled update; none if nothing has changed in effect.
     pub(crate) fn take_messages(&self, topic: &str, now: Instant) -> Vec<PresenceMessage> {
         // The application's code runs without the lock.
         match (self.take_update(topic, now), &self.encode) {
@@ -261,7 +262,7 @@ impl PresenceTable {
         self.lock().topics.get_mut(topic).map(TopicMembers::observe).unwrap_or_default()
     }
 
-    /// Returns all members in order of their ids, and the numbers of the same time.
+    /// Returns all members ordered by id, and the numbers at the same time.
     pub(crate) fn roster(&self, topic: &str) -> (PresenceCount, Vec<Member>) {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return Default::default() };
@@ -275,7 +276,7 @@ impl PresenceTable {
         Some(Member { id: id.into(), info: known.info.clone() })
     }
 
-    /// Returns members in order of their ids, after one of them, each with its number of connections.
+    /// Returns members ordered by id, after a given one, each with its connection count.
     pub(crate) fn members(&self, topic: &str, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         let mut state = self.lock();
         let Some(topic) = state.topics.get_mut(topic) else { return Vec::new() };
@@ -295,7 +296,7 @@ impl PresenceTable {
         self.lock().paused = true;
     }
 
-    /// Publishes updates again. The next update of each topic has the numbers only.
+    /// Publishes updates again. Each topic's next update has the numbers only.
     pub(crate) fn resume(&self) {
         let mut state = self.lock();
         state.paused = false;
@@ -309,7 +310,7 @@ impl PresenceTable {
         }
     }
 
-    /// Restores the export of another server. Members without a connection here leave at this time.
+    /// Restores another server's export. Members without a connection here leave at this time.
     pub(crate) fn restore(&self, topics: Vec<PresenceSnapshot>, until: Instant) {
         let mut state = self.lock();
         state.restored_until = Some(until);
@@ -323,7 +324,7 @@ impl PresenceTable {
             for (member, connections) in members {
                 let cost = cost(&member.id, &member.info);
                 match restored.details_mut().members.get_mut(&member.id) {
-                    // A member of other servers only.
+                    // A member at other servers only.
                     Some(known) if known.connections == known.remote => {
                         known.connections = MemberCount::new(known.connections.get() + connections);
                         known.restored = MemberCount::new(connections);
@@ -381,7 +382,7 @@ impl PresenceTable {
         all
     }
 
-    /// Returns the number of members of all topics, and their approximate memory.
+    /// Returns the member count over all topics, and the members' approximate memory.
     pub(crate) fn usage(&self) -> (usize, usize) {
         let state = self.lock();
         (state.members, state.bytes)
@@ -407,7 +408,7 @@ impl TableState {
         self.topics.entry(name.clone()).or_insert_with(new)
     }
 
-    /// Notes a change of this server's own members.
+    /// Notes a change to this server's own members.
     fn note_own(&mut self, topic: &Arc<str>, id: Option<&Arc<str>>, last: Option<&Arc<[u8]>>) {
         if let Some(unshared) = &mut self.unshared {
             unshared.note(topic, id, last);
@@ -415,7 +416,7 @@ impl TableState {
         self.note_observed(topic, id, last);
     }
 
-    /// PresenceChanges a topic and schedules an update.
+    /// Changes a topic and schedules an update.
     pub(super) fn change(
         &mut self,
         topic: &str,
@@ -460,7 +461,7 @@ impl TopicMembers {
         self.details.as_mut()?.members.get_mut(id)
     }
 
-    /// Returns the connections of other servers.
+    /// Returns the connections at other servers.
     pub(super) fn remote(&self) -> usize {
         self.details().remote
     }
@@ -477,7 +478,7 @@ impl TopicMembers {
         PresenceCount { members: self.members().len(), connections: self.connections, version: self.version }
     }
 
-    /// Lists members after one of them, each with its number of connections.
+    /// Lists members after a given one, each with its connection count.
     pub(super) fn list_after(&self, after: Option<&str>, limit: usize) -> Vec<(Member, usize)> {
         let members = self.members().after(after);
         let member = |(id, joined): (&Arc<str>, &JoinedMember)| {
@@ -500,7 +501,7 @@ impl TopicMembers {
         self.count()
     }
 
-    /// Begins with one of several members that change together. Each has a version of its own: a watcher that knows a
+    /// Begins with one among several members that change together. Each has its own version: a watcher that knows a
     /// version does not receive the message that leads to it, and receives all others.
     pub(super) fn begin_member(&mut self, at: usize) {
         self.version += u64::from(at > 0);
@@ -516,7 +517,7 @@ impl TopicMembers {
     }
 
     fn add_anonymous(&mut self) {
-        // A connection takes the place of a restored one.
+        // A connection replaces a restored one.
         match self.details.as_mut().filter(|details| details.restored_anonymous > 0) {
             Some(details) => details.restored_anonymous -= 1,
             None => self.connections += 1,
@@ -550,7 +551,7 @@ impl TopicMembers {
         self.note(&member.id, Some(&before));
     }
 
-    /// Removes connections of a member, and the member with its last one. Returns the freed memory.
+    /// Removes a member's connections, and the member with the last one. Returns the freed memory.
     pub(super) fn remove_connections(&mut self, id: &Arc<str>, connections: usize) -> usize {
         let Some(known) = self.member_mut(id) else { return 0 };
         known.connections = MemberCount::new(known.connections.get().saturating_sub(connections));

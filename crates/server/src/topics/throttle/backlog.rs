@@ -1,4 +1,4 @@
-//! Queue of publications for a slow subscriber: bounded by the rule of each topic, in publication order.
+//! Queue of publications for a slow subscriber: bounded by each topic's rule, in publication order.
 //!
 //! ```text
 //!   publication ─▶ subscriber below its high-water mark ─▶ session ─▶ loop
@@ -28,15 +28,15 @@ use crate::topics::rule::{QueueLimits, RuleId, SlowConsumer, TopicRules};
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queues: Vec<RuleQueue>,
-    /// Order number of the next message.
+    /// The next message's order number.
     order: u64,
     /// Drops to report to the handler.
     unreported: Vec<UnreportedDrop>,
-    /// Sends of the connection itself go before the queue: the handler is handling drops.
+    /// The connection's own sends go before the queue: the handler is handling drops.
     is_reporting: bool,
-    /// Active replays of histories.
+    /// Active history replays.
     pub(crate) replays: Vec<Replay>,
-    /// Readers of keyed topics, each with its group of subscribers.
+    /// Readers of keyed topics, each with its subscriber group.
     pub(crate) keyed: Vec<(usize, KeyedReader)>,
     /// Publications that leave as datagrams, for a subscriber that wants them.
     pub(crate) datagrams: Option<Box<DatagramQueue>>,
@@ -44,13 +44,13 @@ pub(crate) struct Backlog {
     overflowed: Option<RuleId>,
 }
 
-/// Queue for the topics of one rule.
+/// Queue for one rule's topics.
 #[derive(Debug)]
 struct RuleQueue {
     rule: RuleId,
     waiting: VecDeque<QueuedMessage>,
     bytes: usize,
-    /// Number of messages that have left the queue.
+    /// Messages that have left the queue.
     removed: u64,
     /// Position of each topic's value, counted from the first message ever queued: for conflation only.
     positions: HashMap<Arc<str>, u64>,
@@ -65,7 +65,7 @@ struct QueuedMessage {
     sequence: u64,
 }
 
-/// Report of dropped messages: the connection was subscribed to them and too slow.
+/// Report about dropped messages: the connection was subscribed to them and too slow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DroppedMessages {
     topic: Option<Arc<str>>,
@@ -96,8 +96,8 @@ pub enum DropReason {
 }
 
 impl DroppedMessages {
-    /// Returns the topic; `None` for messages of several topics: of more than a handful at once, or dropped for a
-    /// message of the connection itself.
+    /// Returns the topic; `None` for messages from several topics: from more than a handful at once, or dropped for the
+    /// connection's own message.
     #[must_use]
     pub fn topic(&self) -> Option<&str> {
         let topic = self.topic.as_deref()?;
@@ -117,14 +117,14 @@ impl DroppedMessages {
         self.reason
     }
 
-    /// Returns the number of dropped messages.
+    /// Returns how many messages are dropped.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Returns the sequence of the first dropped message, if the topic has history ([`Position`](crate::Position)).
-    /// Earlier messages are delivered, so a handler that can read from here on elsewhere leaves no gap: see
+    /// Returns the first dropped message's sequence, if the topic has history ([`Position`](crate::Position)). Earlier
+    /// messages are delivered, so a handler that can read from here on elsewhere leaves no gap: see
     /// [`Context::subscribe_paused`](crate::Context::subscribe_paused).
     #[must_use]
     pub fn first_sequence(&self) -> Option<u64> {
@@ -132,7 +132,7 @@ impl DroppedMessages {
     }
 }
 
-/// Maximum number of topics that are reported separately; beyond that a sum is reported.
+/// Maximum topics that are reported separately; beyond that a sum is reported.
 const UNREPORTED_MAX: usize = 16;
 
 /// Message for one subscriber.
@@ -208,7 +208,7 @@ impl Backlog {
         }
     }
 
-    /// Notes a drop to report to the handler: the number of messages, and the sequence of the first.
+    /// Notes a drop to report to the handler: the message count, and the first message's sequence.
     pub(crate) fn note_drop(
         &mut self,
         topic: Option<Arc<str>>,
@@ -250,9 +250,9 @@ impl Backlog {
         while tx.waiting() <= tx.config().high_water() && self.pass_next(tx, counters, |_| true) {}
     }
 
-    /// Flushes the queue before a send of the connection itself, which must not overtake it. Conflated values stay,
-    /// since only the last value counts. Up to the rule's limit may be queued in the session once more. Beyond that,
-    /// because the connection sends all the time, the policy applies to all of it.
+    /// Flushes the queue before the connection's own send, which must not overtake it. Conflated values stay, since
+    /// only the last value counts. Up to the rule's limit may be queued in the session once more. Beyond that, because
+    /// the connection sends all the time, the policy applies to everything.
     #[cold]
     pub(crate) fn flush_before_send(
         &mut self,
@@ -294,7 +294,7 @@ impl Backlog {
         while self.pass_next(tx, counters, |_| true) {}
     }
 
-    /// Passes the next message of matching rules to the session; `false` if there is none.
+    /// Passes the next message under matching rules to the session; `false` if there is none.
     fn pass_next(
         &mut self,
         tx: &mut Tx<'_>,
@@ -323,14 +323,14 @@ impl Backlog {
         }
     }
 
-    /// Returns the drops to report now: with capacity in the connection's queue all of them.
+    /// Returns the drops to report now: with capacity in the connection's queue, all.
     pub(crate) fn take_unreported(&mut self, has_capacity: bool) -> Vec<DroppedMessages> {
         let due = self.unreported.extract_if(.., |drop| has_capacity || !drop.is_postponed);
         due.map(|drop| drop.report).collect()
     }
 
-    /// Sets whether the handler is handling drops. Its sends then go before the queue, which may exceed the capacity
-    /// of the session, and displace no message.
+    /// Sets whether the handler is handling drops. Its sends then go before the queue, which may exceed the session's
+    /// capacity, and displace no message.
     pub(crate) fn set_reporting(&mut self, is_reporting: bool) {
         self.is_reporting = is_reporting;
     }
@@ -373,7 +373,7 @@ impl RuleQueue {
 
     fn has_capacity(&self, limits: &QueueLimits<'_>, message: &Prepared) -> bool {
         let fits = match self.rule {
-            // As everywhere with the limit of a route, one message may exceed it.
+            // As everywhere with a route's limit, one message may exceed it.
             RuleId::NONE => self.bytes < limits.bytes,
             _ => self.bytes + message.payload().len() <= limits.bytes || self.waiting.is_empty(),
         };
@@ -389,7 +389,7 @@ impl RuleQueue {
         self.waiting.push_back(QueuedMessage { order, topic, message, sequence });
     }
 
-    /// Replaces the queued value of a topic; `false` if there is none.
+    /// Replaces a topic's queued value; `false` if there is none.
     fn replace(&mut self, topic: &Arc<str>, message: &Prepared, sequence: u64) -> bool {
         let Some(index) = self.positions.get(topic) else { return false };
         let Some(waiting) = self.waiting.get_mut((index - self.removed) as usize) else { return false };

@@ -155,7 +155,7 @@ fn ask_for_large(client: &mut TcpStream, stream: u8) {
 #[test]
 fn bodies_behind_a_full_queue_time_out_with_the_connection() {
     // The second request does not wait for the first answer.
-    let http = HttpConfig::default().with_handler_timeout(FOREVER).with_max_queued_answers(2 * LARGE);
+    let http = HttpConfig::default().with_response_timeout(FOREVER).with_max_queued_answers(2 * LARGE);
     let (mut host, mut client) = client_of(http);
     set_windows(&mut client, 1 << 30);
     ask_for_large(&mut client, 3);

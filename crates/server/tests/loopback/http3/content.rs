@@ -49,7 +49,7 @@ fn stalled_bodies_time_out() {
 
 #[test]
 fn late_answers_time_out() {
-    let server = Http3Server::new(patient().with_handler_timeout(Duration::from_millis(200)), 1);
+    let server = Http3Server::new(patient().with_response_timeout(Duration::from_millis(200)), 1);
     let mut client = server.connect();
     let stream = client.ask("GET", "/later", b"");
     assert_eq!(client.answer(stream).0, 503);

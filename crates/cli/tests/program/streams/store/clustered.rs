@@ -9,7 +9,7 @@ use crate::api::{KEY, call};
 /// Durable and ephemeral topics, presence, patterns, idempotency keys, and recovery at another node.
 pub(super) fn nodes_share_durable_and_ephemeral_topics(store: &str, cluster: &str, unused: &str) {
     let durable = format!("{unused}.kept.>");
-    let arguments = ["--cluster", cluster, "--streams-topics", &durable, "--api-key", KEY];
+    let arguments = ["--cluster", cluster, "--streams-durable-topics", &durable, "--api-key", KEY];
     let nodes = [(); 2].map(|()| node(store, &arguments));
     for node in &nodes {
         until("both nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 2\n"));

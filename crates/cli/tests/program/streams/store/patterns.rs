@@ -48,7 +48,7 @@ impl Events {
 pub(super) fn pattern_alone_receives_topics_of_another_node(url: &str, unused: &str, create: impl Fn(&str)) {
     let [old, new] = ["old", "new"].map(|name| format!("{unused}.{name}"));
     let (durable, pattern) = (format!("{unused}.>"), format!("{unused}.*"));
-    let nodes = [(); 2].map(|()| node(url, &["--streams-topics", &durable]));
+    let nodes = [(); 2].map(|()| node(url, &["--streams-durable-topics", &durable]));
     create(&old);
     publish(&nodes[0], &old, 0..5);
     let mut by_pattern = [(); 2].map(|()| Client::at(&nodes[1], "/ws"));
@@ -107,12 +107,12 @@ pub(super) fn pattern_alone_receives_topics_of_another_node(url: &str, unused: &
 #[cfg(feature = "kafka")]
 pub(super) fn pattern_beyond_the_limit_is_rejected(url: &str, unused: &str, create: impl Fn(&str)) {
     let durable = format!("{unused}.>");
-    let first = node(url, &["--streams-topics", &durable]);
+    let first = node(url, &["--streams-durable-topics", &durable]);
     for topic in ["a", "b", "c"].map(|name| format!("{unused}.{name}")) {
         create(&topic);
         publish(&first, &topic, 0..1);
     }
-    let small = node(url, &["--streams-topics", &durable, "--streams-max-streams", "2"]);
+    let small = node(url, &["--streams-durable-topics", &durable, "--streams-max-streams", "2"]);
     let mut client = Client::at(&small, "/ws");
     let error = client.request(json!({ "op": "subscribe", "id": 1, "topic": durable }));
     sinews_testkit::assert_fields(&error, json!({"op": "error", "id": 1}));

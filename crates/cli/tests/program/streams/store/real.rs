@@ -44,7 +44,7 @@ fn nodes_see_the_same(settings: &str) {
 fn topics_are_one_at_all_nodes(settings: &str) {
     let topic = unused_name("chat.room");
     // A topic has one partition, with any number for streams.
-    let pattern = ["--streams-topics", "chat.*"];
+    let pattern = ["--streams-durable-topics", "chat.*"];
     let nodes = [(); 2].map(|()| node(&url(settings), &pattern));
     let mut live = nodes.each_ref().map(|node| Client::at(node, "/ws"));
     let acks = live.each_mut().map(|client| client.subscribe_with(&topic, &json!({})));
@@ -71,7 +71,7 @@ fn topics_are_one_at_all_nodes(settings: &str) {
 /// later.
 fn publications_with_an_idempotency_key_are_stored_once(settings: &str) {
     let topic = unused_name("chat.room");
-    let start = || node(&url(settings), &["--streams-topics", "chat.*", "--api-key", KEY]);
+    let start = || node(&url(settings), &["--streams-durable-topics", "chat.*", "--api-key", KEY]);
     let publish = |node: &Running, data: &str, key: &str| {
         call(node, "POST /publish", &json!({"topic": topic, "data": data, "idempotency_key": key}))
     };

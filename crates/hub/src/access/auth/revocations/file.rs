@@ -1,4 +1,4 @@
-//! The revocations on disk: a file to which a thread appends. An answer waits for the sync of its revocation.
+//! The revocations on disk: a file to which a task appends. An answer waits for the sync of its revocation.
 //!
 //! ```text
 //!   file    head · records
@@ -12,14 +12,16 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::{self, JoinHandle};
 
 use futures_channel::oneshot;
 use parking_lot::{Mutex, MutexGuard};
 use ring::digest::{SHA256, digest};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::spawn_blocking;
 
 use crate::access::auth::revocations::{REVOCATIONS_MAX, Revocation, Revocations};
+use crate::background::{Background, Task};
 use crate::error::HubError;
 
 /// Name of the file in the directory of the streams.
@@ -49,17 +51,17 @@ struct RevocationWrite {
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// The queue to the thread of the file.
+/// The queue to the task of the file.
 #[derive(Debug)]
 pub(super) struct RevocationFile {
-    writes: Mutex<Option<SyncSender<RevocationWrite>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    writes: Mutex<Option<Sender<RevocationWrite>>>,
+    task: Mutex<Option<Task>>,
     /// Another process appends to the file, too: it is not replaced.
     is_shared: Arc<AtomicBool>,
 }
 
 impl RevocationFile {
-    /// Reads the file of a directory into `revocations`, and starts the thread. A predecessor process appends to the file
+    /// Reads the file of a directory into `revocations`, and starts the task. A predecessor process appends to the file
     /// meanwhile; then it is not written anew.
     ///
     /// # Errors
@@ -68,6 +70,7 @@ impl RevocationFile {
         directory: &Path,
         revocations: &Arc<Revocations>,
         has_predecessor: bool,
+        background: &Background,
     ) -> Result<Self, HubError> {
         let path = directory.join(NAME);
         let fault = |error: io::Error| HubError::file(&path, error);
@@ -86,7 +89,7 @@ impl RevocationFile {
             write_anew(&path, &revocations.all()).map_err(fault)?;
             records = revocations.all().len();
         }
-        let (writes, receiver) = sync_channel(QUEUE_MAX);
+        let (writes, receiver) = channel(QUEUE_MAX);
         let is_shared = Arc::new(AtomicBool::new(has_predecessor));
         let writer = RevocationWriter {
             path: path.clone(),
@@ -95,9 +98,8 @@ impl RevocationFile {
             is_incomplete: AtomicBool::new(false),
             is_shared: Arc::clone(&is_shared),
         };
-        let thread = thread::Builder::new().name("revocations".to_owned());
-        let thread = thread.spawn(move || writer.run(&receiver)).map_err(fault)?;
-        Ok(Self { writes: Mutex::new(Some(writes)), thread: Mutex::new(Some(thread)), is_shared })
+        let task = background.spawn("revocations", run(Arc::new(writer), receiver)).map_err(fault)?;
+        Ok(Self { writes: Mutex::new(Some(writes)), task: Mutex::new(Some(task)), is_shared })
     }
 
     /// Appends revocations.
@@ -115,7 +117,7 @@ impl RevocationFile {
             Err(TrySendError::Full(_)) => {
                 Err(format!("queue of revocations for the disk is full (limit {QUEUE_MAX})"))
             }
-            Err(TrySendError::Disconnected(_)) => Err("the thread of revocations has ended".to_owned()),
+            Err(TrySendError::Closed(_)) => Err("the task of revocations has ended".to_owned()),
         }
     }
 
@@ -124,12 +126,11 @@ impl RevocationFile {
         self.is_shared.store(is_shared, Ordering::Release);
     }
 
-    /// Waits until all revocations are stored, and ends the thread.
+    /// Waits until all revocations are stored, and ends the task.
     pub(super) fn close(&self) {
         *lock(&self.writes) = None;
-        if let Some(thread) = lock(&self.thread).take() {
-            // A thread that has panicked has ended as well.
-            let _ = thread.join();
+        if let Some(task) = lock(&self.task).take() {
+            task.wait();
         }
     }
 }
@@ -138,7 +139,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }
 
-/// The thread's side.
+/// The task's side.
 struct RevocationWriter {
     path: PathBuf,
     revocations: std::sync::Weak<Revocations>,
@@ -149,19 +150,26 @@ struct RevocationWriter {
     is_shared: Arc<AtomicBool>,
 }
 
+/// Stores revocations until the file is closed.
+async fn run(writer: Arc<RevocationWriter>, mut writes: Receiver<RevocationWrite>) {
+    let mut waiting = Vec::new();
+    while writes.recv_many(&mut waiting, QUEUE_MAX).await > 0 {
+        let (writer, all) = (Arc::clone(&writer), std::mem::take(&mut waiting));
+        // The requests of a write that has panicked see the end of their senders.
+        let _ = spawn_blocking(move || writer.store(all)).await;
+    }
+}
+
 impl RevocationWriter {
-    fn run(&self, writes: &Receiver<RevocationWrite>) {
-        while let Ok(first) = writes.recv() {
-            // Writes that wait share a sync.
-            let all: Vec<RevocationWrite> = std::iter::once(first).chain(writes.try_iter()).collect();
-            let written = self.write(&all).map_err(|error| format!("{}: {error}", self.path.display()));
-            if let Err(error) = &written {
-                tracing::error!("revocations cannot be stored: {error}");
-            }
-            for write in all {
-                // The request may have ended.
-                let _ = write.done.send(written.clone());
-            }
+    /// Stores revocations, which share a sync.
+    fn store(&self, all: Vec<RevocationWrite>) {
+        let written = self.write(&all).map_err(|error| format!("{}: {error}", self.path.display()));
+        if let Err(error) = &written {
+            tracing::error!("revocations cannot be stored: {error}");
+        }
+        for write in all {
+            // The request may have ended.
+            let _ = write.done.send(written.clone());
         }
     }
 
@@ -260,12 +268,17 @@ fn write_anew(path: &Path, all: &[Revocation]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+    use std::thread;
+
     use super::*;
     use crate::access::auth::revocations::{RevokedTokens, now};
 
+    static BACKGROUND: LazyLock<Background> = LazyLock::new(Background::default);
+
     fn open(directory: &Path, has_predecessor: bool) -> Arc<Revocations> {
         let revocations = Arc::new(Revocations::default());
-        revocations.store_in(directory, has_predecessor).unwrap();
+        revocations.store_in(directory, has_predecessor, &BACKGROUND).unwrap();
         revocations
     }
 
@@ -275,7 +288,7 @@ mod tests {
         assert_eq!(futures_executor(stored), Ok(()));
     }
 
-    /// The result of a write, which arrives from the thread of the file.
+    /// The result of a write, which arrives from the task of the file.
     fn futures_executor(stored: Option<RevocationStored>) -> Result<(), String> {
         let mut stored = stored.expect("a file");
         loop {
@@ -342,7 +355,8 @@ mod tests {
             read.close_file();
         }
         fs::write(&file, "another program's file\n").unwrap();
-        let error = Arc::new(Revocations::default()).store_in(path, false).unwrap_err().to_string();
+        let error =
+            Arc::new(Revocations::default()).store_in(path, false, &BACKGROUND).unwrap_err().to_string();
         assert!(error.contains("no file of revocations"), "{error}");
     }
 

@@ -18,7 +18,7 @@ use crate::apps::channel::{
     ChannelAccess, ChannelKind, USER_CHANNEL, USER_RULE, check_channel, is_user_id, topic_of, topic_of_user,
 };
 use crate::apps::encode::INTERNAL_EVENT;
-use crate::apps::live::{EventTarget, LiveApp};
+use crate::apps::live::LiveApp;
 use crate::http::error_response;
 use crate::model::MessageContent;
 use crate::model::brief::brief_error;
@@ -249,9 +249,7 @@ fn publish(
             let published = users_own.as_ref().unwrap_or(&for_channels);
             match (waits, waits && is_durable(&topic)) {
                 (false, _) => {
-                    let target = EventTarget::new(Arc::clone(app), recipients.channel().into());
-                    let publication = Publication::new(&topic, published);
-                    services.hub.publish_to_channel(out, &publication, target);
+                    services.hub.publish(out, &Publication::new(&topic, published));
                 }
                 (true, true) => {
                     let content = published.message().clone();
@@ -283,14 +281,6 @@ impl<'a> EventRecipients<'a> {
         match self {
             Self::Channel(_) => None,
             Self::User(user) => Some(user),
-        }
-    }
-
-    /// The channel, which is one for all users.
-    fn channel(self) -> &'a str {
-        match self {
-            Self::Channel(channel) => channel,
-            Self::User(_) => USER_CHANNEL,
         }
     }
 

@@ -8,7 +8,7 @@ use super::super::super::topics::publish;
 use super::super::patterns;
 use super::*;
 
-const TOPICS: [&str; 2] = ["--streams-topics", "chat.>"];
+const TOPICS: [&str; 2] = ["--streams-durable-topics", "chat.>"];
 
 fn posted_to(node: &Running, topic: &str, text: &str) -> Value {
     let answer = post(node, &format!("/topics/{topic}"), text);

@@ -17,7 +17,8 @@ fn events_of_a_request_are_appended_if_the_queues_have_space_for_all() {
     let (streams, _) = Streams::open(directory.path(), config).unwrap();
     let patterns = StreamPatterns { topics: vec![">".to_owned()].into(), ..StreamPatterns::default() };
     let rules = CreationRules::default();
-    let store = StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules);
+    let store =
+        StreamService::new(StreamConfig::default(), patterns, 1 << 20, None, rules, Default::default());
     store.install(streams.clone());
     for name in ["a", "b"] {
         streams.create(name, &StreamConfig::default()).unwrap();

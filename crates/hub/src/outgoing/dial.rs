@@ -2,15 +2,20 @@
 //! the broker of a cluster.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+
+use crate::background::LOOKUPS_MAX;
 
 /// Time after which the next address is tried, too (RFC 8305 section 5).
 const STAGGER: Duration = Duration::from_millis(250);
@@ -40,7 +45,54 @@ pub(crate) async fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     if let Some(addresses) = tests::NAMES.lock().get(name) {
         return Ok(ordered(addresses.iter().copied()));
     }
-    lookup_host(name).await.map(ordered)
+    if let Ok(address) = name.parse() {
+        return Ok(vec![address]);
+    }
+    let permit = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let name = name.to_owned();
+    let lookup = move || {
+        // As long as the resolver blocks: the caller may give up before.
+        let _permit = permit;
+        name.to_socket_addrs().map(ordered)
+    };
+    spawn_blocking(lookup).await.map_err(io::Error::other)?
+}
+
+/// Lookups of this process: threads of the pool remain for files.
+static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
+
+/// The addresses of one name. Connections that are opened at the same time share a lookup, so that a name whose servers do not
+/// answer delays no others.
+pub(crate) struct NameLookup {
+    name: String,
+    /// The end of the last lookup, and its result.
+    last: Mutex<Option<(Instant, Result<Vec<SocketAddr>, Arc<io::Error>>)>>,
+}
+
+impl NameLookup {
+    /// Prepares the lookups of `host:port`.
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, last: Mutex::default() }
+    }
+
+    /// Returns the addresses in the order in which to try them.
+    ///
+    /// # Errors
+    /// The resolver's.
+    pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let asked = Instant::now();
+        let mut last = self.last.lock().await;
+        let shared = last.as_ref().filter(|(at, _)| *at >= asked).map(|(_, found)| found.clone());
+        let found = match shared {
+            Some(found) => found,
+            None => {
+                let found = resolve(&self.name).await.map_err(Arc::new);
+                *last = Some((Instant::now(), found.clone()));
+                found
+            }
+        };
+        found.map_err(|error| io::Error::new(error.kind(), error))
+    }
 }
 
 /// Connects to the first of these targets that answers, and returns it. The next attempt begins after [`STAGGER`], or when an
@@ -159,13 +211,12 @@ mod tests {
     use std::future::{pending, ready};
     use std::net::TcpListener;
 
-    use futures_util::FutureExt as _;
-    use parking_lot::Mutex;
-
     use super::*;
+    use futures_util::FutureExt as _;
 
     /// Names of tests, in place of the resolver's.
-    pub(super) static NAMES: Mutex<BTreeMap<String, Vec<SocketAddr>>> = Mutex::new(BTreeMap::new());
+    pub(super) static NAMES: parking_lot::Mutex<BTreeMap<String, Vec<SocketAddr>>> =
+        parking_lot::Mutex::new(BTreeMap::new());
 
     #[test]
     fn address_families_alternate() {
@@ -214,6 +265,25 @@ mod tests {
         assert_eq!(won(&[refused(), refused()]), (Some(Err(io::ErrorKind::ConnectionRefused)), 2));
         assert_eq!(won(&[None, refused()]), (None, 2), "the first may answer still");
         assert_eq!(won(&[]), (Some(Err(io::ErrorKind::Other)), 0));
+    }
+
+    #[test]
+    fn connections_that_wait_for_a_lookup_share_its_result() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let lookup = NameLookup::new("shared.invalid:1".to_owned());
+        let addresses = |text: &str| vec![text.parse::<SocketAddr>().unwrap()];
+        name_addresses("shared.invalid:1", &addresses("127.0.0.1:1"));
+        runtime.block_on(async {
+            let mut in_progress = lookup.last.lock().await;
+            let (mut first, mut second) = (pin!(lookup.addresses()), pin!(lookup.addresses()));
+            assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+            *in_progress = Some((Instant::now(), Ok(addresses("127.0.0.1:2"))));
+            drop(in_progress);
+            assert_eq!(first.await.unwrap(), addresses("127.0.0.1:2"));
+            assert_eq!(second.await.unwrap(), addresses("127.0.0.1:2"));
+            // A later connection looks the name up again.
+            assert_eq!(lookup.addresses().await.unwrap(), addresses("127.0.0.1:1"));
+        });
     }
 
     #[test]

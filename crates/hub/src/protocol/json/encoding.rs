@@ -1,0 +1,31 @@
+//! The encoding of messages of the protocol.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use sinews_server::{Position, Prepared};
+
+use crate::model::publication::Publication;
+use crate::topics::encoding::{EncodedTopics, Encoding, MESSAGES};
+
+#[derive(Debug)]
+struct Messages;
+
+/// Returns the encoding of messages.
+pub(crate) fn encodings() -> [Arc<dyn Encoding>; 1] {
+    [Arc::new(Messages)]
+}
+
+impl Encoding for Messages {
+    fn topics(&self) -> EncodedTopics {
+        MESSAGES
+    }
+
+    fn encode(&self, publication: &Publication<'_, '_>, topic: &str, position: Option<Position>) -> Prepared {
+        publication.content.message().framed(topic, position)
+    }
+
+    fn reset(&self, topic: &str) -> Option<Prepared> {
+        Some(Prepared::text(json!({ "op": "reset", "topic": topic }).to_string()))
+    }
+}

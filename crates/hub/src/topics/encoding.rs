@@ -1,0 +1,270 @@
+//! Encodings of publications. Each client protocol registers its own when the hub is assembled.
+//!
+//! For the server below, a topic is a topic of its own in each encoding: a message is encoded and framed once for all
+//! subscribers. Publications are not encoded for encodings without subscribers.
+
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sinews_server::{Position, Prepared, Publisher, SubscriberId};
+
+use crate::model::is_reserved;
+use crate::model::nodes::NodePublicationId;
+use crate::model::publication::Publication;
+
+/// The topics of an encoding in the server below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EncodedTopics {
+    prefix: &'static str,
+    positioning: Positioning,
+    has_reserved: bool,
+    is_shared: bool,
+}
+
+/// The positions of an encoding's messages in the history of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Positioning {
+    /// Messages have no positions.
+    None,
+    /// The history in this encoding assigns the positions.
+    Assigns,
+    /// Messages have the positions that another encoding's history has assigned.
+    Follows,
+}
+
+/// Messages of the JSON protocol, whose histories assign positions. Durable topics and recoveries read them, too.
+pub(crate) const MESSAGES: EncodedTopics = EncodedTopics::new("j.").with_positioning(Positioning::Assigns);
+
+impl EncodedTopics {
+    /// Creates the topics with names that begin with a prefix: a letter and a dot.
+    pub(crate) const fn new(prefix: &'static str) -> Self {
+        Self { prefix, positioning: Positioning::None, has_reserved: false, is_shared: true }
+    }
+
+    /// Sets the positions of messages. Default: [`Positioning::None`].
+    pub(crate) const fn with_positioning(self, positioning: Positioning) -> Self {
+        Self { positioning, ..self }
+    }
+
+    /// Adds the topics that only the hub names. In the server below, each has its own name, which is that of its presence: the
+    /// server stores it once.
+    pub(crate) const fn with_reserved(self) -> Self {
+        Self { has_reserved: true, ..self }
+    }
+
+    /// Sets that lists of topics do not count the subscribers, and that no namespace decides what happens to slow ones: they
+    /// are disconnected.
+    pub(crate) const fn unshared(self) -> Self {
+        Self { is_shared: false, ..self }
+    }
+
+    /// Whether lists of topics count the subscribers, and namespaces decide what happens to slow ones.
+    pub(crate) fn is_shared(self) -> bool {
+        self.is_shared
+    }
+
+    pub(crate) fn positioning(self) -> Positioning {
+        self.positioning
+    }
+
+    /// Returns the name of a topic or pattern in the server below.
+    pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
+        if self.has_reserved && is_reserved(name) {
+            return name.into();
+        }
+        [self.prefix, name].concat().into()
+    }
+
+    /// Returns the public name of a topic of the server below, if it has this encoding.
+    pub(crate) fn name(self, topic: &str) -> Option<&str> {
+        topic.strip_prefix(self.prefix).or_else(|| (self.has_reserved && is_reserved(topic)).then_some(topic))
+    }
+}
+
+/// Encodes publications for the subscribers of a client protocol.
+pub(crate) trait Encoding: Debug + Send + Sync {
+    /// Returns the topics in the server below.
+    fn topics(&self) -> EncodedTopics;
+
+    /// Returns the name by which subscribers know a topic; `None` if nobody can subscribe to it in this encoding. This is not
+    /// called for publications that nobody receives.
+    fn name<'a>(&self, topic: &'a str) -> Option<Cow<'a, str>> {
+        (!is_reserved(topic)).then_some(topic.into())
+    }
+
+    /// Encodes a publication, once for all subscribers. They know the topic by this name.
+    fn encode(&self, publication: &Publication<'_, '_>, name: &str, position: Option<Position>) -> Prepared;
+
+    /// Returns the subscriber that the publisher excludes by means of this protocol.
+    fn excluded(&self, _publication: &Publication<'_, '_>) -> Option<SubscriberId> {
+        None
+    }
+
+    /// Returns the retained events, if the protocol has topics that retain their last event.
+    fn last_events(&self) -> Option<&dyn LastEvents> {
+        None
+    }
+
+    /// Returns the message for subscribers of a topic whose stream was deleted, if they get one.
+    fn reset(&self, _topic: &str) -> Option<Prepared> {
+        None
+    }
+
+    /// Returns the message for subscribers of a topic that gets no publications of other nodes, if they get one.
+    fn rejection(&self, _topic: &str, _reason: &str, _out: &Publisher) -> Option<Prepared> {
+        None
+    }
+
+    /// Whether a publisher of this protocol has sealed an event that a topic's stream has stored.
+    fn has_sealed(&self, _topic: &str, _event: &[u8], _seal: &str) -> bool {
+        false
+    }
+}
+
+/// A retained event.
+#[derive(Clone, Debug)]
+pub(crate) struct RetainedEvent {
+    pub(crate) message: Prepared,
+    pub(crate) origin: EventOrigin,
+    pub(crate) age: Duration,
+}
+
+/// The node that has published a retained event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EventOrigin {
+    ThisNode,
+    /// Another node, with the message in which it was published, if the message is known.
+    OtherNode(Option<NodePublicationId>),
+}
+
+impl EventOrigin {
+    /// Returns the message with which another node has published the event.
+    pub(crate) fn publication(self) -> Option<NodePublicationId> {
+        match self {
+            Self::ThisNode => None,
+            Self::OtherNode(publication) => publication,
+        }
+    }
+}
+
+/// The last events of an encoding's topics, on this node. New subscribers receive them.
+pub(crate) trait LastEvents {
+    /// Whether a topic retains its last event. This is called for each publication.
+    fn has_topic(&self, topic: &str) -> bool;
+
+    /// Retains the message of a publication. Returns its version, which rises from event to event; 0 for a message that is not
+    /// retained; `None` for one that no subscriber must receive, since a later one of the same node is retained.
+    fn retain(&self, publication: &Publication<'_, '_>, message: &Prepared) -> Option<u64>;
+
+    /// Retains a message of this age from another node, unless it is known or there is a later one. Returns its version if it
+    /// is retained.
+    fn restore(
+        &self,
+        topic: &str,
+        message: &Prepared,
+        origin: Option<NodePublicationId>,
+        age: Duration,
+    ) -> Option<u64>;
+
+    /// Returns the last event of a topic.
+    fn last_event(&self, topic: &str) -> Option<RetainedEvent>;
+
+    /// Returns the topics whose last event this node has published, not longer ago than this: the youngest event first.
+    fn own_topics(&self, age_max: Duration) -> Vec<String>;
+
+    /// Notes that a topic has no event. Returns whether to report it.
+    fn note_miss(&self, topic: &str) -> bool;
+}
+
+/// The encodings of all protocols, each with the number of its subscriptions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Encodings(Vec<RegisteredEncoding>);
+
+/// An encoding of a protocol.
+#[derive(Clone, Debug)]
+pub(crate) struct RegisteredEncoding {
+    pub(super) encoding: Arc<dyn Encoding>,
+    pub(crate) topics: EncodedTopics,
+    /// Whether the encoding has topics that retain their last event.
+    pub(super) has_last_events: bool,
+    /// Subscriptions on all workers, in all encodings of the protocol.
+    subscriptions: Arc<AtomicUsize>,
+}
+
+impl RegisteredEncoding {
+    /// Whether the protocol has subscribers on this node.
+    pub(super) fn has_subscribers(&self) -> bool {
+        self.subscriptions.load(Ordering::Acquire) > 0
+    }
+
+    /// Returns the retained events, if a topic retains its last event in this encoding.
+    pub(super) fn last_events(&self, topic: &str) -> Option<&dyn LastEvents> {
+        let events = if self.has_last_events { self.encoding.last_events() } else { None };
+        events.filter(|events| events.has_topic(topic))
+    }
+}
+
+impl Encodings {
+    /// Maximum number of encodings: observers of subscriptions have a bit for each, and one more.
+    pub(crate) const MAX: usize = 7;
+
+    /// Registers the encodings of a protocol, whose subscriptions are counted together.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX`](Self::MAX), or two have the same prefix: both are errors of the hub's assembly.
+    pub(crate) fn register(&mut self, protocol: impl IntoIterator<Item = Arc<dyn Encoding>>) {
+        let subscriptions = Arc::default();
+        for encoding in protocol {
+            let topics = encoding.topics();
+            assert!(self.find(topics).is_none(), "two encodings have the prefix {:?}", topics.prefix);
+            let has_last_events = encoding.last_events().is_some();
+            let subscriptions = Arc::clone(&subscriptions);
+            self.0.push(RegisteredEncoding { encoding, topics, has_last_events, subscriptions });
+        }
+        assert!(self.0.len() <= Self::MAX, "{} encodings, at most {}", self.0.len(), Self::MAX);
+    }
+
+    /// Returns all encodings.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &RegisteredEncoding> {
+        self.0.iter()
+    }
+
+    /// Returns the topics of the encodings whose subscribers lists of topics count.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = EncodedTopics> {
+        self.0.iter().map(|registered| registered.topics).filter(|topics| topics.is_shared)
+    }
+
+    /// Returns the encoding whose histories assign positions.
+    pub(super) fn assigning(&self) -> Option<&RegisteredEncoding> {
+        self.with_positioning(Positioning::Assigns).next()
+    }
+
+    pub(super) fn with_positioning(
+        &self,
+        positioning: Positioning,
+    ) -> impl Iterator<Item = &RegisteredEncoding> {
+        self.0.iter().filter(move |registered| registered.topics.positioning == positioning)
+    }
+
+    fn find(&self, topics: EncodedTopics) -> Option<&RegisteredEncoding> {
+        self.0.iter().find(|registered| registered.topics.prefix == topics.prefix)
+    }
+
+    /// Returns the number of subscriptions of an encoding's protocol.
+    pub(super) fn subscriptions(&self, topics: EncodedTopics) -> Option<&AtomicUsize> {
+        self.find(topics).map(|registered| &*registered.subscriptions)
+    }
+
+    /// Returns the public name of a topic or pattern of the server below, and a bit for its encoding; `None` for topics that are
+    /// no topics of clients.
+    pub(super) fn split<'a>(&self, topic: &'a str) -> Option<(&'a str, u8)> {
+        let mut numbered = self.0.iter().enumerate();
+        numbered.find_map(|(number, registered)| Some((registered.topics.name(topic)?, 1 << number)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
