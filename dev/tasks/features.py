@@ -123,6 +123,9 @@ def main():
             check(",".join(choice), library, "--lib")
     for names in PROGRAM_CHOICES:
         check(names, "sinews-cli", "--bin", "sinews")
+    # Alone, so that no other package enables features of the hub.
+    test = [common.CARGO, "test", "--package", "embedded-hub"]
+    common.check("test of embedded-hub", lambda: common.run(test, "features-embedded"))
     common.check("hint of split", check_hint)
     common.finish()
 

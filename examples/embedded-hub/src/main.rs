@@ -40,12 +40,14 @@ mod tests {
     use std::net::TcpStream;
     use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
     /// Sends a request on a connection of its own; returns the answer.
     fn request(address: SocketAddr, line: &str, rest: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{rest}").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -65,7 +67,9 @@ mod tests {
 
         let published = request(address, "POST /topics/chat.lobby", "Content-Length: 5\r\n\r\nhello");
         assert!(published.ends_with("{\"subscribers\":0,\"topic\":\"chat.lobby\"}\n"), "{published}");
-        assert!(request(address, "GET /topics/chat.lobby", "\r\n").contains("hello"));
+        let poll =
+            request(address, "GET /topics/chat.lobby?wait=0&last=1", "Accept: application/json\r\n\r\n");
+        assert!(poll.contains("\"data\":\"hello\""), "{poll}");
         assert!(request(address, "GET /metrics", "\r\n").contains("sinews_rejections"));
         // Another package of the same build may enable the feature.
         let is_served = |path| !request(address, &format!("GET {path}"), "\r\n").starts_with("HTTP/1.1 404");
