@@ -13,6 +13,7 @@ use sinews_server::{
 
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
+#[cfg(feature = "pusher")]
 use crate::apps::report::AppsReport;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, RegisteredConnection};
@@ -139,6 +140,7 @@ pub(crate) fn start(
 ) -> io::Result<Periodic> {
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
+    #[cfg(feature = "pusher")]
     let mut apps = AppsReport::default();
     Periodic::start("dashboard", INTERVAL, move || {
         if !hub.has_dashboards() {
@@ -170,6 +172,7 @@ pub(crate) fn start(
             snapshot["hooks"] = hooks.report();
         }
         let webhooks = live.policy().webhooks().collector();
+        #[cfg(feature = "pusher")]
         if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
             snapshot["apps"] = apps;
         }

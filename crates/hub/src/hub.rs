@@ -12,14 +12,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sinews_server::{
-    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router,
-    Server, TopicRule,
+    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, PresenceUpdate,
+    Publisher, Router, Server, TopicRule,
 };
 
+#[cfg(all(test, feature = "pusher"))]
 pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
 use crate::api;
+#[cfg(feature = "pusher")]
 use crate::apps::encode;
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
@@ -27,6 +29,7 @@ use crate::dashboard;
 use crate::error::HubError;
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
+#[cfg(feature = "pusher")]
 use crate::hub::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
@@ -36,6 +39,7 @@ use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::periodic::Periodic;
 use crate::policy::LivePolicy;
+#[cfg(feature = "pusher")]
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
@@ -84,9 +88,12 @@ impl Hub {
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
-        let readiness = Readiness::new(&router, &self.services);
-        let check = Arc::new(move || readiness.answer()) as _;
-        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, &self.services, &check);
+        #[cfg(feature = "pusher")]
+        let router = {
+            let readiness = Readiness::new(&router, &self.services);
+            let check = Arc::new(move || readiness.answer()) as _;
+            pusher::add_to(router, &self.options, &self.live, &self.topics, &self.services, &check)
+        };
         api::v1::add_to(router, &self.live, &self.topics, &self.services, &self.info)
     }
 
@@ -111,10 +118,12 @@ impl Hub {
         };
         let live = self.live.clone();
         let server = server.presence_interval(move |topic| live.policy().presence_interval(topic));
-        server.presence(|update| {
-            encode::presence_update(update).unwrap_or_else(|| {
-                presence::update_messages(update).map(|text| Prepared::text(text).into()).collect()
-            })
+        server.presence(|update: &PresenceUpdate| {
+            #[cfg(feature = "pusher")]
+            if let Some(messages) = encode::presence_update(update) {
+                return messages;
+            }
+            presence::update_messages(update).map(|text| Prepared::text(text).into()).collect()
         })
     }
 
@@ -318,5 +327,5 @@ impl fmt::Display for KeyWriteFailed {
 
 impl std::error::Error for KeyWriteFailed {}
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests;

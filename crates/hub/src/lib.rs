@@ -3,10 +3,15 @@
 //! [`Hub`] adds its routes to a [`Router`](sinews_server::Router), beside the routes of a program. The routes and the
 //! protocols are those of `sinews serve`.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "pusher"),
+    allow(dead_code, unused_imports, reason = "only the Pusher protocol uses some parts of other modules")
+)]
 
 mod access;
 mod admission;
 mod api;
+#[cfg(feature = "pusher")]
 mod apps;
 mod closing;
 mod cluster;
@@ -39,7 +44,9 @@ mod wire;
 pub use self::access::auth;
 pub use self::access::hosts::HostRules;
 pub use self::access::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
+#[cfg(feature = "pusher")]
 pub use self::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
+#[cfg(feature = "pusher")]
 pub use self::apps::webhook::PusherWebhook;
 pub use self::cluster::observe::{ClusterNode, observe_nodes};
 pub use self::cluster::options::ClusterOptions;
