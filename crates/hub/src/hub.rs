@@ -12,8 +12,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sinews_server::{
-    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, PresenceUpdate,
-    Publisher, Router, Server, TopicRule,
+    BoundServer, KeyLog, KeyReplication, KeyWrite, KeyWritten, MessageRoute, Prepared, PresenceMessage,
+    PresenceUpdate, Publisher, Router, Server, TopicRule,
 };
 
 #[cfg(all(test, feature = "pusher"))]
@@ -123,7 +123,8 @@ impl Hub {
             if let Some(messages) = encode::presence_update(update) {
                 return messages;
             }
-            presence::update_messages(update).map(|text| Prepared::text(text).into()).collect()
+            let texts = presence::update_messages(update);
+            texts.map(|text| PresenceMessage::from(Prepared::text(text))).collect::<Vec<_>>()
         })
     }
 
