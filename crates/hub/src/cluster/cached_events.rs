@@ -199,7 +199,7 @@ fn read_origin(from: &Value) -> Option<NodePublicationId> {
     Some(NodePublicationId { node, start: number(1)?, number: number(2)?, index: number(3)? })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use std::sync::mpsc::sync_channel;
     use std::thread;

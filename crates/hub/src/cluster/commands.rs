@@ -168,7 +168,7 @@ impl CommandTarget<'_> {
                 Value::Null
             }
             NodeCommand::AppConnections { app } => {
-                json!({ "connections": self.live.policy().live_apps().connections(&app) })
+                json!({ "connections": self.app_connections(&app) })
             }
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit, slow } => {
@@ -181,6 +181,18 @@ impl CommandTarget<'_> {
                 json!({ "connections": listed.collect::<Vec<_>>() })
             }
         }
+    }
+
+    /// Returns the number of connections of an app of the Pusher protocol.
+    #[cfg(feature = "pusher")]
+    fn app_connections(&self, app: &str) -> usize {
+        self.live.policy().live_apps().connections(app)
+    }
+
+    /// Returns the number of connections of an app: without the Pusher protocol, none.
+    #[cfg(not(feature = "pusher"))]
+    fn app_connections(&self, _: &str) -> usize {
+        0
     }
 
     /// Revokes tokens here, and closes their connections. Returns their number.

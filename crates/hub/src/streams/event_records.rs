@@ -29,7 +29,7 @@ pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, hub: &HubTopic
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use std::sync::Arc;
 

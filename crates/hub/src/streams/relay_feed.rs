@@ -84,5 +84,5 @@ fn publish(
     relayed
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests;
