@@ -14,61 +14,80 @@ use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
 use crate::model::json::is_deliverable;
 use crate::model::json_list::JsonListItem;
+use crate::model::schema::described;
 
-/// Consumer groups per page.
+/// Consumer groups of a page.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// Committed offsets in a stream's description, where further groups are only counted, and in a page of groups, which
-/// ends with the group that exceeds them.
+/// Committed offsets in the description of a stream, where further groups are only counted, and in a page of groups, which ends
+/// with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
-/// A stream and its offsets.
-#[derive(Serialize)]
-pub(crate) struct ListedStream {
-    stream: Box<str>,
-    partitions: Vec<ListedPartition>,
-    /// By name.
-    groups: Vec<ListedGroup>,
-    /// Groups beyond the offset limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    more_groups: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
+described! {
+    /// A stream and its offsets.
+    #[derive(Serialize)]
+    struct ListedStream {
+        /// Name of the stream
+        stream: Box<str>,
+        /// Partitions by number
+        partitions: Vec<ListedPartition>,
+        /// Consumer groups by name
+        groups: Vec<ListedGroup>,
+        /// Number of further groups; all of them: `/streams/{stream}/groups`
+        #[serde(skip_serializing_if = "Option::is_none")]
+        more_groups: Option<usize>,
+        /// Damage of a stream that cannot be opened
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    }
 
-#[derive(Serialize)]
-struct ListedPartition {
-    partition: u32,
-    earliest: u64,
-    end: u64,
-    bytes: u64,
-}
+    #[derive(Serialize)]
+    struct ListedPartition {
+        /// Number of the partition
+        partition: u32,
+        /// Offset of the first record
+        earliest: u64,
+        /// Offset of the next record
+        end: u64,
+        /// Bytes on the disk of this node
+        bytes: u64,
+    }
 
-#[derive(Serialize)]
-struct ListedGroup {
-    group: Box<str>,
-    partitions: Vec<PartitionOffset>,
-}
+    #[derive(Serialize)]
+    struct ListedGroup {
+        /// Name of the consumer group
+        group: Box<str>,
+        /// Partitions with a committed offset
+        partitions: Vec<PartitionOffset>,
+    }
 
-#[derive(Serialize)]
-struct PartitionOffset {
-    partition: u32,
-    offset: u64,
-}
+    #[derive(Serialize)]
+    struct PartitionOffset {
+        /// Number of the partition
+        partition: u32,
+        /// Committed offset
+        offset: u64,
+    }
 
-/// A group of a stream with its lags.
-#[derive(Serialize)]
-pub(crate) struct GroupLags {
-    group: Box<str>,
-    partitions: Vec<OffsetLag>,
-}
+    /// A group of a stream with its lags.
+    #[derive(Serialize)]
+    struct GroupLags {
+        /// Name of the consumer group
+        group: Box<str>,
+        /// Partitions with an offset
+        partitions: Vec<OffsetLag>,
+    }
 
-/// A committed offset, and the records between it and the end.
-#[derive(Serialize)]
-struct OffsetLag {
-    partition: u32,
-    offset: u64,
-    lag: u64,
+    /// A committed offset, and the records between it and the end.
+    #[derive(Serialize)]
+    struct OffsetLag {
+        /// Number of the partition
+        pub(crate) partition: u32,
+        /// Committed offset
+        pub(crate) offset: u64,
+        /// Offsets between it and the end
+        pub(crate) lag: u64,
+    }
 }
 
 impl JsonListItem for ListedStream {
@@ -108,7 +127,7 @@ pub(crate) fn described(store: &StreamService, stream: &Stream) -> ListedStream 
     listed
 }
 
-/// Describes a stream in a list. A stream that is not open has its last known offsets.
+/// Describes a stream of a list. A stream that is not open has its last known offsets.
 pub(crate) fn listed(store: &StreamService, info: &StreamInfo) -> ListedStream {
     let mut listed = without_groups(store, info);
     listed.add_groups(&info.groups);
@@ -148,7 +167,7 @@ impl ListedStream {
         Self { stream: name.into(), partitions, groups: Vec::new(), more_groups: None, error: None }
     }
 
-    /// Adds the groups up to the offset limit, and counts the others.
+    /// Adds the groups up to the limit of offsets, and the number of the others.
     fn add_groups(&mut self, groups: &[GroupInfo]) {
         let shown = groups_within_limit(groups);
         self.more_groups = Some(groups.len() - shown.len()).filter(|more| *more > 0);
@@ -163,7 +182,7 @@ impl ListedStream {
             .collect();
     }
 
-    /// Returns the description as a protocol message.
+    /// Returns the description as a message of the protocol.
     pub(crate) fn to_value(&self) -> Value {
         json!(self)
     }
@@ -192,8 +211,8 @@ pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
     message
 }
 
-/// Returns a page with at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each
-/// partition that has a committed offset. The name is the next page's `after`, if there is one.
+/// Returns a page of at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each partition that
+/// has a committed offset. The name is the `after` of the next page, if there is one.
 pub(crate) fn group_lags(
     store: &StreamService,
     info: &StreamInfo,
@@ -251,7 +270,7 @@ pub(crate) fn end_records(next: u64, end: u64, mut message: String) -> String {
     message
 }
 
-/// Writes a record as JSON, without the fields that all records of a partition share.
+/// A record as JSON, without the fields that all records of a partition share.
 pub(crate) fn write_record(record: &Record<'_>, prefix: &str, out: &mut impl Write) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{{{prefix}\"offset\":{},\"at\":{}", record.offset, record.timestamp);
