@@ -29,7 +29,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 24] = [
+const RULES: [(&str, Rule); 25] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -47,6 +47,7 @@ const RULES: [(&str, Rule); 24] = [
     ("top-level modules import downward", cycles::top_level),
     ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
+    ("comments have few genitives", words::genitives),
     ("a type name is defined once", names::types),
     ("functions are named by their result", names::functions),
     ("each help text stands alone", names::help),
