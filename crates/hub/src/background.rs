@@ -230,6 +230,7 @@ impl Drop for Periodic {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
@@ -332,14 +333,21 @@ mod tests {
     fn job_repeats_while_it_is_due_until_it_is_dropped() {
         let background = Background::default();
         let (ran, has_run) = channel();
-        let due = Arc::new(Mutex::new(0..5));
-        let is_due = move || due.lock().next().is_some();
-        let job = move || ran.send(thread::current().name().map(str::to_owned)).unwrap();
+        let checks = Arc::new(AtomicUsize::new(0));
+        let checked = Arc::clone(&checks);
+        // Every second time.
+        let is_due = move || checks.fetch_add(1, Ordering::SeqCst) % 2 == 1;
+        let job = move || {
+            let name = thread::current().name().map(str::to_owned);
+            ran.send((checked.load(Ordering::SeqCst) % 2, name)).unwrap();
+        };
         let periodic = background.every("test", Duration::from_millis(1), is_due, job).unwrap();
         for _ in 0..5 {
-            assert_eq!(has_run.recv_timeout(STALL).unwrap().as_deref(), Some("sinews-blocking"));
+            let (check, name) = has_run.recv_timeout(STALL).unwrap();
+            assert_eq!((check, name.as_deref()), (0, Some("sinews-blocking")));
         }
         drop(periodic);
+        while has_run.try_recv().is_ok() {}
         assert!(has_run.recv().is_err(), "the task has ended and dropped its sender");
     }
 }

@@ -1,14 +1,33 @@
-//! Appends to several streams: none takes place if a queue has no space.
+//! Checks of appended records, and appends to several streams, of which none takes place if a queue has no space.
 
 use std::future::poll_fn;
 use std::task::Poll;
 
-use sinews_stream::record::Records;
+use sinews_stream::record::{IDEMPOTENCY_PREFIX, Records};
 use sinews_stream::{AppendError, Pending, Stream};
 
+use super::event_records::EVENT_KEY;
 use super::service::StreamService;
+use crate::model::problem::{Problem, code, problem};
 
 impl StreamService {
+    /// Rejects a client's records that would count as publications with an idempotency key, or as events from an app's
+    /// server.
+    pub(crate) fn check_keys(&self, stream: &Stream, records: &Records) -> Result<(), Problem> {
+        if !self.topics.is_durable(stream.name()) {
+            return Ok(());
+        }
+        if records.have_idempotency_key() {
+            let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
+            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
+        }
+        if records.iter().flatten().any(|record| record.key.starts_with(EVENT_KEY)) {
+            let prefix = String::from_utf8_lossy(EVENT_KEY);
+            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
+        }
+        Ok(())
+    }
+
     /// Appends records to the streams' first partitions, in order. The queues have space for all records, or none is
     /// appended. If another publisher takes the space meanwhile, the later appends wait.
     pub(crate) async fn append_all(

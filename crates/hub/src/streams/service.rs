@@ -18,7 +18,7 @@ use super::broker::BrokerStore;
 use super::durable_keys::{DurableKeys, STREAM_PREFIX};
 use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
-use super::event_records::{EVENT_KEY, event_key};
+use super::event_records::event_key;
 use super::groups::ActiveGroups;
 use super::key_replicas::KeyReplicas;
 use super::local::LocalStore;
@@ -513,23 +513,6 @@ impl StreamService {
     /// How repeated publications with an idempotency key are found.
     pub(crate) fn deduplication(&self) -> Deduplication {
         self.store.deduplication()
-    }
-
-    /// Rejects a client's records that would count as publications with an idempotency key, or as events from an app's
-    /// server.
-    pub(crate) fn check_keys(&self, stream: &Stream, records: &Records) -> Result<(), Problem> {
-        if !self.topics.is_durable(stream.name()) {
-            return Ok(());
-        }
-        if records.have_idempotency_key() {
-            let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
-            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
-        }
-        if records.iter().flatten().any(|record| record.key.starts_with(EVENT_KEY)) {
-            let prefix = String::from_utf8_lossy(EVENT_KEY);
-            return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
-        }
-        Ok(())
     }
 
     /// Whether a rejected append may fit now. Otherwise the waker is called when it may.
