@@ -77,8 +77,8 @@ pub(crate) fn run(args: CompareArgs, interrupt: &Interrupt) -> Result<(), String
 ///
 /// # Errors
 ///
-/// Returns an error if a server cannot be measured, or has not answered every message correctly: the figures of such a
-/// server compare nothing.
+/// Returns an error if a server cannot be measured, or has not answered every message correctly: such a server's
+/// figures compare nothing.
 fn run_round(
     all: &mut [Contender],
     round: usize,

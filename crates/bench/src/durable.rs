@@ -1,5 +1,5 @@
-//! `sinews bench durable`: measures producers and consumers of durable streams over WebSocket and over plain TCP in
-//! alternation, to show the overhead of WebSocket.
+//! `sinews bench durable`: measures durable-stream producers and consumers over WebSocket and over plain TCP in
+//! alternation, to show WebSocket's overhead.
 
 mod actor;
 mod report;
@@ -74,7 +74,7 @@ fn run_round(
     Ok(measured)
 }
 
-/// CPU time of the server so far.
+/// The server's CPU time so far.
 fn usage(pid: Option<u32>) -> Result<Option<std::time::Duration>, String> {
     pid.map(|pid| process::usage(&[pid], true).map(|usage| usage.busy)).transpose()
 }

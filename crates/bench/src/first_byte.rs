@@ -1,5 +1,5 @@
-//! `sinews bench first-byte`: measures each protocol operation on an idle server, from the request to the first byte
-//! of its result. Under load, the next request can end a delay and hide it; here no request follows.
+//! `sinews bench first-byte`: measures each protocol operation on an idle server, from the request to the first byte of
+//! its result. Under load, the next request can end a delay and hide it; here no request follows.
 
 mod context;
 mod operations;

@@ -1,4 +1,5 @@
-//! `sinews bench idle`: opens idle connections in steps, and measures the memory of the server and of the kernel for each.
+//! `sinews bench idle`: opens idle connections in steps, and measures the memory of the server and of the kernel for
+//! each.
 
 mod fit;
 mod limits;
@@ -59,12 +60,12 @@ pub(crate) fn run(args: &IdleArgs, interrupt: &Interrupt) -> Result<(), String> 
 struct IdleLoad {
     plan: Arc<LoadPlan>,
     threads: LoadThreads,
-    /// Position of this URL among all.
+    /// This URL's position among all.
     index: usize,
 }
 
 impl IdleLoad {
-    /// Number of connections to this URL, of so many to all URLs.
+    /// Returns this URL's share of so many connections to all URLs.
     fn share(&self, connections: usize, urls: usize) -> usize {
         share(connections, urls, self.index)
     }
@@ -197,13 +198,13 @@ fn sleep(time: Duration, interrupt: &Interrupt) -> bool {
     false
 }
 
-/// Interval of checks for open connections.
+/// Interval between checks for open connections.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Interval of checks for an interrupt.
+/// Interval between checks for an interrupt.
 const SLEEP: Duration = Duration::from_millis(200);
 
-/// Interval of progress lines.
+/// Interval between progress lines.
 const SHOWN: Duration = Duration::from_secs(2);
 
 /// Extra time for connections to report their own timeouts.

@@ -36,11 +36,11 @@ use super::process::{self, ProcessUsage};
 use super::result::{GeneratorUsage, LoadResult, Sample, ServerUsage};
 use super::tally::{FailureKind, RunWindow};
 
-/// Progress of a run.
+/// A run's progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunProgress {
     pub(crate) phase: RunPhase,
-    /// Completed fraction of the run, 0 to 1.
+    /// The run's completed fraction, 0 to 1.
     pub(crate) fraction: f64,
     pub(crate) open: u64,
     /// Messages per second since the previous sample.
@@ -139,7 +139,7 @@ impl WatchedProcesses<'_> {
     }
 }
 
-/// Number of messages at a time.
+/// Messages at a time.
 struct MessageCount {
     at: Instant,
     messages: u64,

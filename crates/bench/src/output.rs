@@ -4,7 +4,7 @@ use std::io::Write;
 
 use sinews_server::escape::escape_controls;
 
-/// Prints a result. It may have texts of the server.
+/// Prints a result. It may have server texts.
 pub(crate) fn print(text: &str) {
     // A closed pipe is not an error: the reader has enough.
     let _ = writeln!(std::io::stdout(), "{}", escape_controls(text));

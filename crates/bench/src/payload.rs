@@ -89,10 +89,10 @@ impl MessageSizes {
     }
 }
 
-/// All payloads of a run. A message is derived from its number alone, so that comparing an echo needs no copy.
+/// All payloads in a run. A message is derived from its number alone, so that comparing an echo needs no copy.
 #[derive(Clone, Debug)]
 pub(crate) enum Corpus {
-    /// Slices of one block, with varying start.
+    /// Slices from one block, with varying start.
     Generated {
         block: Vec<u8>,
         sizes: MessageSizes,
@@ -118,7 +118,7 @@ impl Corpus {
         Self::Generated { block, single: sizes.single(), sizes: sizes.clone() }
     }
 
-    /// Reads the lines of a file as messages.
+    /// Reads a file's lines as messages.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// Number of possible start offsets in the block.
+/// Possible start offsets in the block.
 const OFFSETS: usize = 4096;
 
 const SIZE_MAX: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! Resource usage of processes: CPU time and memory, from Linux's /proc.
+//! Process resource usage: CPU time and memory, from Linux's /proc.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ pub(crate) struct CpuTime {
     pub(crate) busy: Duration,
 }
 
-/// Resource usage of a process with all its threads.
+/// A process's resource usage with all its threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProcessUsage {
     pub(crate) busy: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct ProcessUsage {
     pub(crate) threads: u64,
 }
 
-/// CPU time of the calling thread; `None` without /proc.
+/// Returns the calling thread's CPU time; `None` without /proc.
 pub(crate) fn this_thread() -> Option<CpuTime> {
     busy("/proc/thread-self/schedstat").map(|busy| CpuTime { busy })
 }
@@ -31,7 +31,7 @@ fn busy(path: &str) -> Option<Duration> {
     books.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Sums the usage of these processes and, with `children`, of their descendants.
+/// Sums these processes' usage and, with `children`, that of their descendants.
 ///
 /// # Errors
 ///
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn this_process_has_threads_and_memory() {
         let usage = usage(&[std::process::id()], true).unwrap();
-        // The accounting of a running thread lags and may still be 0.
+        // A running thread's accounting lags and may still be 0.
         assert!(usage.memory > 100_000 && usage.threads > 0 && this_thread().is_some());
         assert!(super::usage(&[u32::MAX], false).is_err());
     }

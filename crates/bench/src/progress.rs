@@ -60,12 +60,12 @@ impl ProgressDisplay {
     }
 }
 
-/// Erases the terminal's line first: erasing after a line of full width would remove its last character.
+/// Erases the terminal's line first: erasing after a full-width line would remove its last character.
 fn replace_line(text: &str) {
     let _ = std::io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
 }
 
-/// Draws the bar and the text, truncated to one line of the terminal.
+/// Draws the bar and the text, truncated to one terminal line.
 fn bar_line(fraction: f64, text: &str, columns: usize, color: bool) -> String {
     let filled = (fraction * BAR as f64) as usize;
     let bar: String = (0..BAR.min(columns)).map(|cell| if cell < filled { '█' } else { '░' }).collect();
@@ -91,10 +91,10 @@ fn line(now: &RunProgress) -> String {
     line
 }
 
-/// Width of the bar.
+/// The bar's width.
 const BAR: usize = 12;
 
-/// Width of a terminal that does not report its own.
+/// Width for a terminal that does not report its own.
 const COLUMNS: usize = 80;
 
 const BETWEEN_LINES: Duration = Duration::from_secs(2);

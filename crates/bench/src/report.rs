@@ -1,4 +1,4 @@
-//! Output formats of a result.
+//! A result's output formats.
 
 mod chart;
 pub(crate) mod html;

@@ -1,4 +1,4 @@
-//! The result of a run.
+//! A run's result.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,19 +17,19 @@ pub(crate) struct LoadResult {
     pub(crate) open: u64,
     pub(crate) generator: GeneratorUsage,
     pub(crate) server: Option<ServerUsage>,
-    /// System calls of the server, with --trace.
+    /// The server's system calls, with --trace.
     pub(crate) system_calls: Option<SystemCalls>,
     pub(crate) samples: Vec<Sample>,
     /// The run was ended early by Ctrl-C.
     pub(crate) interrupted: bool,
-    /// I/O backend of the load generator.
+    /// The load generator's I/O backend.
     pub(crate) backend: &'static str,
 }
 
-/// Resource usage of the load generator.
+/// The load generator's resource usage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GeneratorUsage {
-    /// CPU time of the busiest thread.
+    /// The busiest thread's CPU time.
     pub(crate) busiest: Option<Duration>,
     pub(crate) elapsed: Duration,
 }
@@ -41,7 +41,7 @@ impl GeneratorUsage {
     }
 }
 
-/// Resource usage of the server: CPU time in the window, and memory.
+/// The server's resource usage: CPU time in the window, and memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerUsage {
     pub(crate) busy: Duration,
@@ -52,7 +52,7 @@ pub(crate) struct ServerUsage {
     pub(crate) memory_open: u64,
 }
 
-/// System calls of the server for each message, by name.
+/// The server's system calls for each message, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SystemCalls {
     pub(crate) per_message: BTreeMap<String, f64>,
@@ -97,19 +97,19 @@ impl LoadResult {
         self.tally.messages as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// CPU time of the server per message, in microseconds.
+    /// Returns the server's CPU time per message, in microseconds.
     pub(crate) fn server_cpu_us(&self) -> Option<f64> {
         let server = self.server.filter(|_| self.tally.messages > 0)?;
         Some(server.busy.as_secs_f64() * 1e6 / self.tally.messages as f64)
     }
 
-    /// CPU time of the load generator's busiest thread per message, in microseconds.
+    /// Returns the CPU time of the load generator's busiest thread per message, in microseconds.
     pub(crate) fn own_cpu_us(&self, plan: &LoadPlan) -> Option<f64> {
         let busy = self.generator.busiest.filter(|_| self.tally.messages > 0)?;
         Some(busy.as_secs_f64() * 1e6 * plan.threads as f64 / self.tally.messages as f64)
     }
 
-    /// Memory of the server per open connection, in bytes.
+    /// Returns the server's memory per open connection, in bytes.
     pub(crate) fn memory_per_connection(&self) -> Option<f64> {
         let server = self.server.filter(|_| self.open > 0)?;
         let more = server.memory.max(server.memory_open) as f64 - server.memory_before as f64;
@@ -199,7 +199,7 @@ impl LoadResult {
         result
     }
 
-    /// The fields of `to_json` as CSV: a line of names and a line of values.
+    /// Returns the `to_json` fields as CSV: a line of names and a line of values.
     pub(crate) fn to_csv(&self, plan: &LoadPlan) -> String {
         let mut fields = Vec::new();
         flatten("", &self.to_json(plan), &mut fields);
@@ -216,7 +216,7 @@ impl LoadResult {
 
 fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
     match value {
-        // Names of system calls vary between servers; their sum is a fixed column.
+        // System call names vary between servers; their sum is a fixed column.
         Value::Object(_) if prefix == "server.system_calls" => {}
         // Error names vary between runs; their sum is a fixed column.
         Value::Object(map) if prefix == "errors" => {

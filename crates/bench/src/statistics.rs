@@ -1,6 +1,6 @@
-//! Medians and their confidence intervals, without assumptions on the distribution of the samples.
+//! Medians and their confidence intervals, without assumptions on the samples' distribution.
 
-/// A median, and its 99 % confidence interval. Many figures are compared: at 95 %, one of twenty equal figures would
+/// A median, and its 99 % confidence interval. Many figures are compared: at 95 %, one in twenty equal figures would
 /// appear to differ.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MedianInterval {
@@ -9,8 +9,8 @@ pub(crate) struct MedianInterval {
     pub(crate) high: f64,
 }
 
-/// Computes the interval of the sign test: the closest pair of ordered values that contains the median with 99 %
-/// confidence. With fewer than eight values, the interval covers all values.
+/// Computes the sign test's interval: the closest pair of ordered values that contains the median with 99 % confidence.
+/// With fewer than eight values, the interval covers all values.
 pub(crate) fn spread(values: &[f64]) -> MedianInterval {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -23,7 +23,7 @@ pub(crate) fn spread(values: &[f64]) -> MedianInterval {
     MedianInterval { median, low: sorted[skipped], high: sorted[count - 1 - skipped] }
 }
 
-/// A comparison with another server, by the ratios of the rounds.
+/// A comparison with another server, by the rounds' ratios.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundRatio {
     /// With fewer than [`ROUNDS_MIN`] rounds, the range of all ratios.
@@ -46,7 +46,7 @@ impl RoundRatio {
     }
 }
 
-/// Number of values outside the interval at each end, chosen so that the error stays below 0.5 % per side.
+/// Values outside the interval at each end, chosen so that the error stays below 0.5 % per side.
 fn skipped(count: usize) -> usize {
     // Probability of exactly `k` heads in `count` tosses.
     let mut chance = 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn interval_matches_the_sign_test() {
-        // Tables of the sign test at 1 %: both ends of 8 to 11 values, the second from 12 on, and so forth.
+        // Sign test tables at 1 %: both ends of 8 to 11 values, the second from 12 on, and so forth.
         for (count, expected) in [(8, 0), (11, 0), (12, 1), (15, 2), (20, 3)] {
             assert_eq!(skipped(count), expected, "{count}");
         }

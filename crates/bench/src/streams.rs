@@ -1,4 +1,4 @@
-//! Clients and a temporary server of durable streams, for `durable` and `first-byte`.
+//! Durable-stream clients and a temporary server, for `durable` and `first-byte`.
 
 pub(crate) mod connection;
 mod server;

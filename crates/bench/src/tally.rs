@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sinews_engine::Counter;
 
-/// Category of a failure.
+/// Failure category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureKind {
     Refused,
@@ -56,7 +56,7 @@ pub(crate) struct LoadFigures {
     /// Nanoseconds by which the load generator sent messages late.
     pub(crate) late: Histogram<u64>,
     pub(crate) messages: u64,
-    /// Time of the last answer.
+    /// The last answer's time.
     pub(crate) last: Option<Instant>,
     pub(crate) published: u64,
     pub(crate) bytes_sent: u64,
@@ -130,13 +130,13 @@ const LONGEST: u64 = 3_600_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunWindow {
     pub(crate) begin: Instant,
-    /// Start of the measurement.
+    /// The measurement's start.
     pub(crate) from: Instant,
-    /// End of the measurement; `None` without a time limit.
+    /// The measurement's end; `None` without a time limit.
     pub(crate) until: Option<Instant>,
 }
 
-/// Live counters of a thread, written only by this thread, and its window.
+/// A thread's live counters, written only by this thread, and its window.
 #[derive(Debug, Default)]
 pub(crate) struct LiveCounters {
     /// Open connections.

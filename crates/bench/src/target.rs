@@ -1,4 +1,4 @@
-//! The target of a run: a parsed and resolved URL.
+//! A run's target: a parsed and resolved URL.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
@@ -7,7 +7,7 @@ use sinews_engine::Remote;
 
 use crate::url::with_scheme;
 
-/// Protocol of a target.
+/// A target's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetProtocol {
     WebSocket,
@@ -22,7 +22,7 @@ pub(crate) struct LoadTarget {
     pub(crate) tls: bool,
     /// Host without the port.
     pub(crate) name: String,
-    /// Value of the `Host` header.
+    /// `Host` header value.
     pub(crate) host: String,
     /// Path with the query.
     pub(crate) path: String,
@@ -73,7 +73,7 @@ fn port_len(host: &str) -> usize {
     host.rfind(':').map_or(0, |at| host.len() - at)
 }
 
-/// Splits into the name, without the brackets of an address, and the port.
+/// Splits into the name, without an address's brackets, and the port.
 fn split_port(host: &str) -> Option<(&str, Option<u16>)> {
     if let Some(rest) = host.strip_prefix('[') {
         let (name, port) = rest.split_once(']')?;

@@ -1,4 +1,4 @@
-//! System calls of the server per message, counted by strace in a separate run: tracing costs time.
+//! The server's system calls per message, counted by strace in a separate run: tracing costs time.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};

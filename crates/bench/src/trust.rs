@@ -1,4 +1,4 @@
-//! Certificate verification of all client commands: `--ca` and `--insecure`, and errors about untrusted certificates.
+//! Certificate verification in all client commands: `--ca` and `--insecure`, and errors about untrusted certificates.
 
 use std::error::Error;
 use std::io;
@@ -16,7 +16,7 @@ use rustls::{
 use sinews::ConnectError;
 use sinews::client::TlsError;
 
-/// Returns the settings of a client that trusts the system's certificates and the given files, or any certificate.
+/// Returns the settings for a client that trusts the system's certificates and the given files, or any certificate.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ fn roots(files: &[PathBuf]) -> Result<RootCertStore, String> {
     }
 }
 
-/// Reads the certificates of a PEM file; at least one.
+/// Reads a PEM file's certificates; at least one.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ fn advice(error: &(dyn Error + 'static)) -> Option<&'static str> {
     if let Some(ConnectError::Tls { error: TlsError::Handshake(error), .. }) = error.downcast_ref() {
         return advice(error);
     }
-    // The source of an I/O error is the source of its inner error, not the inner error itself.
+    // The source of an I/O error is its inner error's source, not the inner error itself.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(held) => advice(held),
         None => advice(error.source()?),

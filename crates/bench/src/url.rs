@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// A URL as a person types it: without a scheme it is `ws://`, and without a host that of this machine.
+/// A URL as a person types it: without a scheme it is `ws://`, and without a host, the host is this machine.
 pub fn with_scheme(url: &str) -> Cow<'_, str> {
     let end = url.find(['/', '?', '#']).unwrap_or(url.len());
     let has_scheme = url.contains("://") || url[..end].is_empty();
@@ -13,7 +13,7 @@ pub fn with_scheme(url: &str) -> Cow<'_, str> {
     }
 }
 
-/// A URL without the password and the credentials of its query, to be printed.
+/// A URL without the password and its query's credentials, to be printed.
 pub fn shown_url(url: &str) -> String {
     let url = sinews_server::redact_credentials(url);
     let Some((scheme, rest)) = url.split_once("://") else { return url.into_owned() };

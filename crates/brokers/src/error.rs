@@ -1,8 +1,8 @@
-//! Errors of the configuration of a broker.
+//! Broker configuration errors.
 
 use std::fmt;
 
-/// Error of the configuration of a broker.
+/// Broker configuration error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BrokerConfigError {
@@ -13,7 +13,7 @@ pub enum BrokerConfigError {
         /// The defect.
         reason: String,
     },
-    /// The program was built without the engine of this scheme.
+    /// The program was built without the engine for this scheme.
     NotBuilt {
         /// The missing feature.
         feature: &'static str,
@@ -22,7 +22,7 @@ pub enum BrokerConfigError {
     Setting {
         /// The broker's URL, without credentials.
         broker: String,
-        /// Name of the setting.
+        /// The setting's name.
         setting: String,
         /// The defect, and a correction if known.
         reason: String,

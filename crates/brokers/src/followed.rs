@@ -1,4 +1,4 @@
-//! Tracks the records that readers of this node can see: records outside are not acknowledged.
+//! Tracks the records that this node's readers can see: records outside are not acknowledged.
 //!
 //! An emptied broker assigns offsets again that this node has already seen. Its records would precede the end of this
 //! node's copy, where no reader looks.
@@ -40,7 +40,7 @@ impl FollowedPartitions {
     /// The minimum offset of a record that is published from now on.
     ///
     /// # Errors
-    /// The reason why readers of this node would not see it.
+    /// The reason why this node's readers would not see it.
     pub(crate) fn min_offset(&self, stream: &str, partition: u32) -> Result<u64, AppendError> {
         let all = lock(&self.0);
         let Some(followed) = all.get(stream).and_then(|all| all.get(&partition)) else { return Ok(0) };

@@ -1,7 +1,7 @@
 //! Apache Kafka through librdkafka: a stream is a topic; partitions and offsets are Kafka's.
 //!
 //! Four threads per connection in addition to librdkafka's own: one handles delivery reports, one feeds the followed
-//! partitions, one requests metadata and old records, and one stores the offsets of groups. No other thread ever waits.
+//! partitions, one requests metadata and old records, and one stores group offsets. No other thread ever waits.
 
 mod config;
 mod consumer;

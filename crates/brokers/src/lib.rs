@@ -1,5 +1,5 @@
-//! Clients of Kafka, Redis and NATS that store durable streams: implementations of [`Broker`], each with a feature of its
-//! name. [`connect`] chooses one by the scheme of a URL.
+//! Kafka, Redis and NATS clients that store durable streams: implementations of [`Broker`], each with a feature of its
+//! name. [`connect`] chooses one by a URL's scheme.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -41,15 +41,16 @@ use sinews_stream::broker::Broker;
 
 pub use error::BrokerConfigError;
 
-/// Connects to the broker of a URL: `kafka://host:port,host…`, `redis://host:port` or `nats://host:port`; with TLS
+/// Connects to the broker in a URL: `kafka://host:port,host…`, `redis://host:port` or `nats://host:port`; with TLS
 /// `kafka+tls://`, `rediss://` and `nats+tls://`. `user:password@` precedes the hosts. Settings are specific to the
-/// engine, and follow a `?` or are in the map; settings in the URL take precedence. `docs/book/src/server/brokers.md` lists them.
+/// engine, and follow a `?` or are in the map; settings in the URL take precedence. `docs/book/src/server/brokers.md`
+/// lists them.
 ///
 /// Returns immediately: [`Broker::health`] reports whether the broker answers.
 ///
 /// # Errors
 ///
-/// [`BrokerConfigError`], which names the invalid setting or part of the URL.
+/// [`BrokerConfigError`], which names the invalid setting or URL part.
 pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn Broker>, BrokerConfigError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     match &*scheme {

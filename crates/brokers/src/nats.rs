@@ -46,7 +46,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(4);
 const ACCOUNT: &str = "$JS.API.INFO";
 /// Subject of the list of streams.
 const NAMES: &str = "$JS.API.STREAM.NAMES";
-/// Maximum characters of an error text that are reported.
+/// Maximum reported characters of an error text.
 const ERROR_CHARS: usize = 300;
 
 struct Nats {

@@ -28,7 +28,7 @@ impl ReconnectDelay {
         }
         let most = RECONNECT_MIN.saturating_mul(1 << self.attempts.min(10)).min(RECONNECT_MAX);
         self.attempts = self.attempts.saturating_add(1);
-        // The keys of the hasher are random.
+        // The hasher's keys are random.
         let random = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
         let delay = most.mul_f64(0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0);
         self.attempt_at = Some(now + delay);
@@ -44,7 +44,7 @@ impl ReconnectDelay {
     }
 }
 
-/// Delays that tests compare in the place of waiting for them.
+/// Delays that tests compare and do not wait for.
 #[cfg(test)]
 pub(crate) mod simulated {
     use std::cell::RefCell;

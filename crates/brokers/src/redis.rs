@@ -1,10 +1,10 @@
 //! Redis 7 or later: a partition is a Redis stream, an offset the second half of an id.
 //!
 //! Ids are assigned by `XADD key 0-*`, so that they are `0-1`, `0-2` and so on: offset N is id `0-N`. A script adds the
-//! records of an append, and announces them with a message on the channel of the same name ([`announcement`]). A follower
-//! takes the records from the announcement if they are the next ones; otherwise it reads the stream from its position. So
-//! a message that Redis drops, as it silently does for a slow subscriber, costs no record. The stream is also read every
-//! second.
+//! records of an append, and announces them with a message on the channel of the same name ([`announcement`]). A
+//! follower takes the records from the announcement if they are the next ones; otherwise it reads the stream from its
+//! position. So a message that Redis drops, as it silently does for a slow subscriber, costs no record. The stream is
+//! also read every second.
 
 mod announcement;
 mod append;
@@ -47,12 +47,12 @@ use crate::status::Status;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 
 const PORT: u16 = 6379;
-/// Maximum number of appends that are sent and answered together.
+/// Maximum appends that are sent and answered together.
 const APPENDS_MAX: usize = 256;
-/// Maximum number of entries that a follower reads at once, and the bytes after which no further entry is read.
+/// Maximum entries that a follower reads at once, and the bytes after which no further entry is read.
 const ENTRIES_MAX: usize = 512;
 const ENTRIES_BYTES: usize = 1 << 20;
-/// Number of keys that one command scans: Redis is busy for less than a millisecond.
+/// Keys that one command scans: Redis is busy for less than a millisecond.
 const KEYS_SCANNED: usize = 1000;
 /// End of the key of a stream's first partition.
 const FIRST_PARTITION: &str = ":0";
@@ -61,7 +61,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a connection is probed before it carries an append.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Names of the settings, for errors.
+/// Setting names, for errors.
 const SETTINGS: [&str; 6] = ["database", FAILURE_TIMEOUT, "maxlen", "partitions", "prefix", "queue.bytes"];
 
 /// The command of a follower for announcements.
@@ -74,7 +74,7 @@ struct Redis {
     client: Client,
     prefix: String,
     partitions: u32,
-    /// Approximate maximum of entries per stream; 0 means no limit.
+    /// Approximate maximum entries per stream; 0 means no limit.
     maxlen: u64,
     status: Arc<Status>,
     /// Not for appends.
@@ -173,7 +173,7 @@ impl Redis {
         }
     }
 
-    /// First and next offset of a stream.
+    /// A stream's first and next offset.
     async fn extent(&self, key: &str) -> Result<(u64, u64), FollowError> {
         let ids: Result<Vec<String>, QueryError> = self.query(&extent_command(key)).await;
         match ids {
@@ -238,7 +238,7 @@ impl Redis {
         let mut copy = StreamCopy { key, next, last, sink, status: &self.status };
         loop {
             while !self.read_entries(&mut copy).await? {}
-            // Also while announcements arrive: another stream of this name is found by its last known entry.
+            // Also while announcements arrive: another stream with this name is found by its last known entry.
             let read_at = tokio::time::Instant::now() + POLL_INTERVAL;
             while let Ok(announcement) = tokio::time::timeout_at(read_at, announcements.next()).await {
                 if !copy.take(&announcement).await? {
@@ -297,7 +297,7 @@ impl Redis {
         }
     }
 
-    /// Subscribes to the channels of all followers, and passes the announcements on, until an error occurs.
+    /// Subscribes to all followers' channels, and passes the announcements on, until an error occurs.
     async fn listen(&self) -> RedisResult<()> {
         let (mut sink, mut messages) = self.client.get_async_pubsub().await?.split();
         let mut subscribed = HashMap::new();

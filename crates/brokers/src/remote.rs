@@ -25,26 +25,26 @@ use crate::lock::lock;
 use crate::status::Status;
 use crate::url::BrokerUrl;
 
-/// Maximum number of pending appends; [`QUEUE_BYTES`] limits their bytes.
+/// Maximum pending appends; [`QUEUE_BYTES`] limits their bytes.
 const QUEUE_APPENDS: usize = 65_536;
 /// Default of the setting `queue.bytes`: maximum bytes that wait for the broker's acknowledgement.
 pub(crate) const QUEUE_BYTES: u64 = 64 << 20;
-/// Maximum number of pending requests. Each is answered or fails within seconds.
+/// Maximum pending requests. Each is answered or fails within seconds.
 const REQUESTS_MAX: usize = 1024;
-/// Maximum number of fetches of old records that run at the same time; further ones wait. Each may hold a record of 8
-/// MiB in addition to its maximum of bytes.
+/// Maximum fetches of old records that run at the same time; further ones wait. Each may hold a record of 8 MiB in
+/// addition to its maximum of bytes.
 const FETCHES_MAX: usize = 16;
 /// Maximum time that a fetch waits for others to end.
 const FETCH_WAIT: Duration = Duration::from_secs(5);
-/// Interval of the health probe.
+/// Health probe interval.
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout of a request.
+/// Request timeout.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Retry interval of requests on a connection that continues.
+/// Request retry interval on a connection that continues.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Operations of an engine, on its thread. Each call is a separate task.
+/// An engine's operations, on its thread. Each call is a separate task.
 pub(crate) trait BrokerEngine: 'static {
-    /// Maximum number of records of an append.
+    /// Maximum records in an append.
     const RECORDS_MAX: u32 = u32::MAX;
 
     /// Stores appends in order, and reconnects as often as necessary, until the queue is closed. An append with
@@ -129,12 +129,12 @@ pub(crate) struct QueuedAppend {
     pub(crate) is_once: bool,
     completer: Option<Completer>,
     budget: Arc<QueueBudget>,
-    /// Readers of this node do not see records below this offset.
+    /// This node's readers do not see records below this offset.
     min_offset: u64,
 }
 
 impl QueuedAppend {
-    /// Creates an append outside of a queue, and its outcome.
+    /// Creates an append outside a queue, and its outcome.
     #[cfg(all(test, any(feature = "redis", feature = "nats")))]
     pub(crate) fn without_queue(records: Records, status: Arc<Status>) -> (Self, Pending) {
         let (bytes, count) = (records.bytes().len(), records.count());
@@ -175,7 +175,7 @@ impl QueuedAppend {
         }
     }
 
-    /// Rejects an append that readers of this node would not see, and ends following the partition.
+    /// Rejects an append that this node's readers would not see, and ends following the partition.
     pub(crate) fn reject_unseen(self, reason: &str) {
         let status = &self.budget.status;
         status.followed.stop(&self.stream, self.partition, reason);
@@ -543,7 +543,7 @@ impl Wake for WakeSignal {
     }
 }
 
-/// Waits until the log has all records of the sink.
+/// Waits until the log has all the sink's records.
 pub(crate) async fn flush_all(sink: &mut LogSink, name: &str, status: &Status) -> Result<(), String> {
     let wake_signal = Arc::new(WakeSignal::default());
     let waker = Waker::from(wake_signal.clone());

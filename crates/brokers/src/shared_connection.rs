@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::reconnect::ReconnectDelay;
 
-/// A connection that callers share. One of them opens it, and the others wait.
+/// A connection that callers share. One caller opens it, and the others wait.
 pub(crate) struct SharedConnection<C>(tokio::sync::Mutex<SharedState<C>>);
 
 struct SharedState<C> {

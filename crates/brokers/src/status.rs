@@ -11,13 +11,12 @@ use sinews_stream::broker::BrokerHealth;
 use crate::followed::FollowedPartitions;
 use crate::lock::lock;
 
-/// Maximum number of wakers that wait for space. A further one replaces and wakes the oldest, whose task may register
-/// again.
+/// Maximum wakers that wait for space. A further one replaces and wakes the oldest, whose task may register again.
 const WAITERS_MAX: usize = 65_536;
 
 /// State shared by all threads of one broker.
 pub(crate) struct Status {
-    /// Name of the broker in logs.
+    /// The broker's name in logs.
     name: String,
     /// Read for every acknowledgement; written when it changes.
     reachable: AtomicBool,
@@ -28,7 +27,7 @@ pub(crate) struct Status {
     resume_below: AtomicU64,
     waiters: Mutex<VecDeque<Waker>>,
     errors: Mutex<BrokerErrors>,
-    /// The records that readers of this node can see.
+    /// The records that this node's readers can see.
     pub(crate) followed: FollowedPartitions,
     /// Time for which all appends may fail until the broker counts as not ready.
     failure_timeout: Duration,

@@ -70,10 +70,9 @@ pub trait App: Sized {
         None
     }
 
-    /// Number of connections to which [`end_turn`](Self::end_turn) is about to send, as far as known. With any,
-    /// answers wait for the end of the turn, so that one send carries both. With many, the loop first
-    /// delivers the input that has arrived meanwhile: one send per connection then answers more of it.
-    /// Default: none.
+    /// Connections to which [`end_turn`](Self::end_turn) is about to send, as far as known. With any, answers wait for
+    /// the end of the turn, so that one send carries both. With many, the loop first delivers the input that has
+    /// arrived meanwhile: one send per connection then answers more of it. Default: none.
     fn pending_sends(&self) -> usize {
         0
     }
@@ -83,9 +82,9 @@ pub trait App: Sized {
         let _ = io;
     }
 
-    /// Whether [`end_turn`](Self::end_turn) has left some of its sends for a further call. The loop executes the
-    /// commands, delivers the input that has arrived meanwhile, and calls `end_turn` again, in the same turn: with
-    /// many sends, the later ones carry that input too. The application bounds the number of calls. Default: no.
+    /// Whether [`end_turn`](Self::end_turn) has left some sends for a further call. The loop executes the commands,
+    /// delivers the input that has arrived meanwhile, and calls `end_turn` again, in the same turn: with many sends,
+    /// the later ones carry that input too. The application bounds the number of calls. Default: no.
     fn continues_turn(&self) -> bool {
         false
     }
@@ -134,9 +133,9 @@ pub trait App: Sized {
         let _ = (io, conn);
     }
 
-    /// An append of [`Io::append`] has completed. On success all bytes are in the file, and on disk if a
-    /// sync was requested. On failure [`Append::written`] bytes are in the file; if that is all of them,
-    /// the sync has failed. Default: no action.
+    /// An append from [`Io::append`] has completed. On success all bytes are in the file, and on disk if a sync was
+    /// requested. On failure [`Append::written`] bytes are in the file; if that is all of them, the sync has failed.
+    /// Default: no action.
     fn appended(&mut self, io: &mut Io, append: Append, result: std::io::Result<()>) {
         let _ = (io, append, result);
     }

@@ -19,8 +19,8 @@ pub struct Append {
 }
 
 impl Append {
-    /// Creates an append of `pieces`, in order, at the end of `file`. With `sync` it also waits until the
-    /// bytes are on disk; without pieces it only syncs. The `tag` identifies the append to the application.
+    /// Creates an append for `pieces`, in order, at the end of `file`. With `sync` it also waits until the bytes are on
+    /// disk; without pieces it only syncs. The `tag` identifies the append to the application.
     #[must_use]
     pub fn new(file: Arc<AppendFile>, pieces: Vec<Bytes>, sync: bool, tag: u64) -> Self {
         let mut append = Self { file, pieces, sync, tag, done: (0, 0), written: 0 };

@@ -114,7 +114,7 @@ unsafe fn register(ring: RawFd, operation: u32, argument: *mut libc::c_void) -> 
 }
 
 /// Leaves the choice of a bound socket's port to the call that connects it (`IP_BIND_ADDRESS_NO_PORT`). Otherwise
-/// `bind` reserves a port that no other connection of the address can use, not even to another server.
+/// `bind` reserves a port that no other connection from the address can use, not even to another server.
 pub(crate) fn choose_port_at_connect(socket: &impl AsRawFd) -> io::Result<()> {
     let yes: libc::c_int = 1;
     // SAFETY: the kernel reads one `c_int` from an address that is valid during the call.

@@ -91,9 +91,8 @@ impl EngineConfig {
         Ok(self)
     }
 
-    /// Pause of accepting when descriptors or memory are exhausted, unless a connection of this loop closes
-    /// first. 1 ms to 60 s. Default: 100 ms: short for waiting peers, and long enough to cost no measurable
-    /// time during the shortage.
+    /// Accept pause when descriptors or memory are exhausted, unless a connection of this loop closes first. 1 ms to 60
+    /// s. Default: 100 ms: short for waiting peers, and long enough to cost no measurable time during the shortage.
     ///
     /// # Errors
     ///
@@ -121,15 +120,15 @@ impl EngineConfig {
         self.receive_buffer.unwrap_or(64 << 10)
     }
 
-    /// Size of each buffer of a ring.
+    /// Size of each ring buffer.
     #[cfg(target_os = "linux")]
     pub(crate) fn ring_buffer(&self) -> usize {
         self.receive_buffer.unwrap_or(128 << 10)
     }
 
-    /// Number of buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 2, so
-    /// 256 KiB per loop, which stay in the second-level cache and bound the bytes of one turn: a peer that
-    /// sends at full speed cannot take more of a turn. Without a ring it has no effect.
+    /// Buffers that a ring receives into, 1 to 256, shared by all its connections. Default: 2, so 256 KiB per loop,
+    /// which stay in the second-level cache and bound the bytes of one turn: a peer that sends at full speed cannot
+    /// take more of a turn. Without a ring it has no effect.
     ///
     /// # Errors
     ///
@@ -139,10 +138,9 @@ impl EngineConfig {
         Ok(self)
     }
 
-    /// Number of connections in a ring's file table, 1 to 1,048,576. They are not descriptors of the
-    /// process, but the descriptor limit (`ulimit -n`) bounds their number per loop. Default: that limit,
-    /// at most 131,072. A slot costs the kernel 8 bytes. When the table is full, further connections wait
-    /// in the backlog. Without a ring it has no effect.
+    /// Connections in a ring's file table, 1 to 1,048,576. They are not descriptors of the process, but the descriptor
+    /// limit (`ulimit -n`) bounds their number per loop. Default: that limit, at most 131,072. A slot costs the kernel
+    /// 8 bytes. When the table is full, further connections wait in the backlog. Without a ring it has no effect.
     ///
     /// # Errors
     ///

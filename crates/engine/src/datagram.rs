@@ -34,7 +34,7 @@ pub struct ReceivedDatagram<'a> {
     pub ecn: u8,
 }
 
-/// Datagrams of one send: `segment` is the size of each but the last, if there are several.
+/// Datagrams in one send: `segment` is the size of each but the last, if there are several.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct DatagramBatch<'a> {
@@ -75,15 +75,15 @@ impl<'a> DatagramBatch<'a> {
 }
 
 impl DatagramSocket {
-    /// Messages of one receive. A message holds up to 64 datagrams of one peer.
+    /// Messages from one receive. A message holds up to 64 datagrams from one peer.
     const MESSAGES: usize = 8;
 
     /// Bytes of a message: the largest that UDP permits.
     const MESSAGE_LEN: usize = 1 << 16;
 
-    /// Binds a socket. The sockets of several workers share the address: the kernel chooses by the addresses of both sides. As
-    /// with TCP, the setting of the system decides whether an unspecified IPv6 address includes IPv4. With port 0, the port is
-    /// one that no other socket has.
+    /// Binds a socket. Several workers' sockets share the address: the kernel chooses by the addresses of both sides.
+    /// As with TCP, the system's setting decides whether an unspecified IPv6 address includes IPv4. With port 0, the
+    /// port is one that no other socket has.
     ///
     /// # Errors
     /// The error of the system, for example that the address is in use.
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(collect(&mut from, 1)[0].0, b"y");
     }
 
-    /// Two sockets with one port would get the datagrams of each other. With ports drawn independently, some of these are
+    /// Two sockets with one port would get each other's datagrams. With ports drawn independently, some of these are
     /// equal in 998 of 1,000 runs.
     #[test]
     fn free_ports_are_not_shared() {

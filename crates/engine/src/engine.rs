@@ -229,6 +229,6 @@ impl<A: App> Engine<A> {
     }
 }
 
-/// Minimum number of pending sends for one more look at the sockets before them: it costs one system call, as
-/// much as a fraction of a send.
+/// Minimum pending sends for one more look at the sockets before them: it costs one system call, as much as a fraction
+/// of a send.
 const GATHER_MIN: usize = 16;

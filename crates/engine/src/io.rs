@@ -58,7 +58,7 @@ pub struct Io {
     pub(crate) datagrams: DatagramSockets,
     /// End of the last turn, if it is timed, and the thread's CPU time at that point.
     turn_ended: Option<(Instant, Option<Duration>)>,
-    /// Time of the last read of the thread's CPU time, since tick zero.
+    /// When the thread's CPU time was last read, since tick zero.
     cpu_read: Duration,
     wheel: Wheel,
     /// Tick zero.
@@ -74,8 +74,8 @@ pub(crate) struct Broadcast {
 
 /// Commands and queries of an application.
 impl Io {
-    /// Limit of [`limit_unsent`](Self::limit_unsent), in bytes: about the initial congestion window of TCP, so a
-    /// connection is not slower for it.
+    /// Limit of [`limit_unsent`](Self::limit_unsent), in bytes: about TCP's initial congestion window, so a connection
+    /// is not slower for it.
     pub const UNSENT_LIMIT: u32 = 16 << 10;
 
     /// The time, read once per turn, just after waiting.
@@ -111,9 +111,9 @@ impl Io {
         }
     }
 
-    /// Sends the same bytes to several connections at the end of the turn, before other sends. The loop keeps
-    /// no state of a connection whose kernel takes all bytes, and calls nothing. Of any other connection,
-    /// [`App::take_unsent`](crate::App::take_unsent) takes the rest over.
+    /// Sends the same bytes to several connections at the end of the turn, before other sends. The loop keeps no state
+    /// for a connection whose kernel takes all bytes, and calls nothing. [`App::take_unsent`](crate::App::take_unsent)
+    /// takes over any other connection's rest.
     ///
     /// Each connection must have nothing queued and no chain in flight, and must be in one broadcast of a
     /// turn, and [`can_broadcast`](Self::can_broadcast) must be true. A connection that is not ready for
@@ -122,8 +122,7 @@ impl Io {
         self.broadcasts.push(Broadcast { bytes, conns });
     }
 
-    /// Whether the kernel has taken the broadcasts of earlier turns. It does at once, unless it is short of
-    /// memory.
+    /// Whether the kernel has taken the broadcasts from earlier turns. It does at once, unless it is short of memory.
     pub fn can_broadcast(&self) -> bool {
         !self.late_broadcasts
     }
@@ -212,7 +211,7 @@ impl Io {
         self.batch_timer = Some(at);
     }
 
-    /// Sets or moves a third timer of the loop, for the deadlines of a protocol over datagrams
+    /// Sets or moves the loop's third timer, for the deadlines of a protocol over datagrams
     /// ([`App::datagram_timer`](crate::App::datagram_timer)).
     pub fn set_datagram_timer(&mut self, at: Instant) {
         self.datagram_timer = Some(at);
@@ -223,8 +222,8 @@ impl Io {
         self.datagram_timer = None;
     }
 
-    /// A datagram socket of the loop, for sends. `None` within [`App::datagrams`](crate::App::datagrams) of that socket, and
-    /// after [`close_datagrams`](Self::close_datagrams).
+    /// A datagram socket on the loop, for sends. `None` within [`App::datagrams`](crate::App::datagrams) of that
+    /// socket, and after [`close_datagrams`](Self::close_datagrams).
     #[must_use]
     pub fn datagram_socket(&self, index: usize) -> Option<&DatagramSocket> {
         self.datagrams.get(index)
@@ -537,8 +536,8 @@ const CPU_INTERVAL: Duration = Duration::from_millis(10);
 /// One of this many turns is timed. The two reads of the CPU time are system calls: 3 % more for a loop that sleeps before each message.
 const TURNS_TIMED: u64 = 64;
 
-/// The precision of timers. Deadlines of network peers are seconds; a coarser tick lets timers that are set
-/// individually fire together, and a peer cannot notice 4 ms.
+/// Timer precision. Network peers' deadlines are seconds; a coarser tick lets timers that are set individually fire
+/// together, and a peer cannot notice 4 ms.
 const TICK_MS: u64 = 4;
 const TICKS_PER_SECOND: u64 = 1_000 / TICK_MS;
 const TICK_NS: u32 = TICK_MS as u32 * 1_000_000;
@@ -615,7 +614,7 @@ mod tests {
         }
         let stats = io.stats();
         assert_eq!((stats.turns, stats.timed_turns.iter().sum::<u64>()), (TURNS_TIMED * 3, 3));
-        // A turn of two seconds, followed by a wait of three, of which one was CPU time.
+        // A two-second turn, followed by a three-second wait with one second of CPU time.
         let before = io.stats();
         io.stats.turn_timed(Duration::from_secs(2));
         io.stats.wait_timed(Duration::from_secs(3), Duration::from_secs(1));

@@ -1,8 +1,8 @@
 //! A thread-per-core event loop over TCP sockets: chunks in, chains out.
 //!
-//! The loop moves bytes without interpreting them. An [`App`] runs on the loop: it borrows each received
-//! chunk and issues commands through [`Io`]. Each thread has a loop, an application and a listener of its
-//! own, so the path of a message shares no state. [`Post`] carries mail between threads.
+//! The loop moves bytes without interpreting them. An [`App`] runs on the loop: it borrows each received chunk and
+//! issues commands through [`Io`]. Each thread has its own loop, its own application and its own listener, so a
+//! message's path shares no state. [`Post`] carries mail between threads.
 //!
 //! # A turn
 //!

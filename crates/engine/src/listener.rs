@@ -17,7 +17,7 @@ pub struct ListenOptions {
     receive_buffer: Option<usize>,
 }
 
-/// Length of the kernel's accept queue: the default limit of Linux (`net.core.somaxconn`).
+/// Length of the kernel's accept queue: Linux's default limit (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 
 impl Default for ListenOptions {
@@ -122,9 +122,9 @@ impl Listener {
         Ok(listeners)
     }
 
-    /// Adopts a listening socket of another process: TCP or a Unix stream. Both processes may accept from
-    /// it, each connection goes to one of them, and no connection is refused when either process closes its
-    /// descriptor. `TCP_NODELAY` is set, for the reason given at [`ListenOptions::with_nodelay`].
+    /// Adopts another process's listening socket: TCP or a Unix stream. Both processes may accept from it, each
+    /// connection goes to one process, and no connection is refused when either process closes its descriptor.
+    /// `TCP_NODELAY` is set, for the reason given at [`ListenOptions::with_nodelay`].
     ///
     /// # Errors
     ///

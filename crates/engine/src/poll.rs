@@ -456,7 +456,7 @@ fn send<C: SendChain>(stream: &mut TcpStream, chain: &C, io: &Io) -> io::Result<
 
 const WAKER: Token = Token(0);
 
-/// Token of the first datagram socket: beyond those of connections, whose number is below 2^31.
+/// Token of the first datagram socket: beyond the connection tokens, whose number is below 2^31.
 const FIRST_DATAGRAMS: usize = 1 << (usize::BITS - 1);
 
 /// Events per poll; further events follow in the next turn.

@@ -1,10 +1,10 @@
 //! The ring backend: `io_uring`.
 //!
-//! One system call per turn submits all queued operations and returns all completions. A single multishot
-//! operation per listener accepts sockets into the ring's own file table, outside of the process's
-//! descriptors. Each connection has one persistent receive, which fills buffers shared by all connections.
-//! A send is fired: the kernel takes all of it without a completion, or reports at once why it did not;
-//! only then the connection submits an ordinary send that waits for the peer.
+//! One system call per turn submits all queued operations and returns all completions. A single multishot operation per
+//! listener accepts sockets into the ring's own file table, outside the process's descriptors. Each connection has one
+//! persistent receive, which fills buffers shared by all connections. A send is fired: the kernel takes it whole
+//! without a completion, or reports at once why it did not; only then the connection submits an ordinary send that
+//! waits for the peer.
 //!
 //! Submitted memory belongs to the kernel until the operation completes, so a connection is closed in two
 //! steps: cancel the operations in flight, and close the socket when the last of them has completed.

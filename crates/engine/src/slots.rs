@@ -16,8 +16,8 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// The slot: small, dense, unique among the open connections of this loop. Suited as an index into a
-    /// slab or a vector of the application.
+    /// The slot: small, dense, unique among this loop's open connections. Suited as an index into the application's
+    /// slab or vector.
     pub fn index(self) -> usize {
         self.index as usize
     }

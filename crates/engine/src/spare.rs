@@ -10,9 +10,9 @@ use socket2::SockRef;
 
 use crate::LargeBuffer;
 
-/// Returns free memory of the process to the system, where the C library's allocator retains it (glibc):
-/// small allocations would pin it otherwise. It holds a lock of the allocator for some microseconds per
-/// free megabyte, so it must not run on a loop.
+/// Returns the process's free memory to the system, where the C library's allocator retains it (glibc): small
+/// allocations would pin it otherwise. It holds an allocator lock for some microseconds per free megabyte, so it must
+/// not run on a loop.
 pub fn release_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it may be called at any time on any thread, and touches nothing that is in use.

@@ -36,9 +36,8 @@ pub struct Stats {
     pub timed_turns: [u64; TURN_BUCKETS],
     /// Total duration of the timed turns.
     pub timed_took: Duration,
-    /// Total duration of the timed turns, plus the CPU time in the system calls right after them: with a
-    /// ring, sending and receiving. Its ratio to the sum with [`timed_waiting`](Self::timed_waiting) is the
-    /// load of the loop.
+    /// The timed turns' total duration, plus the CPU time in the system calls right after them: with a ring, sending
+    /// and receiving. Its ratio to the sum with [`timed_waiting`](Self::timed_waiting) is the loop's load.
     pub timed_busy: Duration,
     /// Total sleep right after the timed turns.
     pub timed_waiting: Duration,

@@ -1,11 +1,10 @@
 //! The timer wheel: constant time to set, move and clear, and no allocation, since the list nodes live in
 //! the connections' slots.
 //!
-//! Eleven levels of 64 slots cover every 64-bit tick. A timer is on the level of the highest 6-bit digit in
-//! which its tick differs from the current tick. When the wheel reaches its slot, it moves down, so a timer
-//! is touched at most once per level. Most timers are never reached: they are cleared, or moved later.
-//! Moving later is a single store, because the node keeps its early slot and is reinserted when the wheel
-//! reaches it.
+//! Eleven levels of 64 slots cover every 64-bit tick. A timer is on the level of the highest 6-bit digit in which its
+//! tick differs from the current tick. When the wheel reaches its slot, it moves down, so a timer is touched at most
+//! once per level. Most timers are never reached: they are cleared, or moved later. Moving later is a single store,
+//! because the node keeps its early slot and is reinserted when the wheel reaches it.
 
 /// List nodes by index, stored by the owner of the connections.
 pub(crate) trait TimerNodes {
@@ -34,7 +33,7 @@ impl Default for TimerNode {
 pub(crate) struct Wheel {
     /// Every timer due at or before this tick is on the due list.
     current: u64,
-    /// Head of the list of each slot, level by level, and of the due list at the end.
+    /// Head of each slot's list, level by level, and of the due list at the end.
     heads: Box<[u32]>,
     /// Per level a bit for each slot that contains a timer.
     occupied: [u64; LEVELS],
@@ -143,8 +142,8 @@ impl Wheel {
         (level as usize * SLOTS) as u16 + slot as u16
     }
 
-    /// The first slot to be reached. All slots of a level are behind those of the levels below, and none is
-    /// behind the current tick, so this is the lowest bit of the lowest used level.
+    /// The first slot to be reached. All slots on a level are behind those on the levels below, and none is behind the
+    /// current tick, so this is the lowest bit of the lowest used level.
     fn earliest(&self) -> Option<(usize, usize)> {
         let level = self.occupied.iter().position(|&bits| bits != 0)?;
         Some((level, self.occupied[level].trailing_zeros() as usize))

@@ -65,9 +65,9 @@ impl AbuseLimits {
         limits
     }
 
-    /// Sets the allowance of streams that end in a reset, by the peer or by an error of the peer: the guard against rapid
-    /// resets (CVE-2023-44487) and resets that a client provokes (CVE-2025-8671). Default: 200, refilled at 33 a second;
-    /// a page that closes resets all its streams at once.
+    /// Sets the allowance for streams that end in a reset, by the peer or for a peer error: the guard against rapid
+    /// resets (CVE-2023-44487) and resets that a client provokes (CVE-2025-8671). Default: 200, refilled at 33 a
+    /// second; a page that closes resets all its streams at once.
     #[must_use]
     pub const fn with_resets(mut self, allowance: Allowance) -> Self {
         self.resets = allowance;
@@ -75,9 +75,9 @@ impl AbuseLimits {
     }
 
     /// Sets the allowance of frames that carry no content: in HTTP/2 PING, SETTINGS, PRIORITY, WINDOW_UPDATE; in HTTP/3
-    /// MAX_PUSH_ID, instructions of QPACK, unknown streams and capsules; in both empty DATA and unknown frames. Each sent DATA
-    /// frame of HTTP/2 permits two more, since the peer answers it with WINDOW_UPDATE, however late. Default: 1000, refilled at 33
-    /// a second.
+    /// MAX_PUSH_ID, QPACK instructions, unknown streams and capsules; in both empty DATA and unknown frames. Each sent
+    /// HTTP/2 DATA frame permits two more, since the peer answers it with WINDOW_UPDATE, however late. Default: 1000,
+    /// refilled at 33 a second.
     #[must_use]
     pub const fn with_control_frames(mut self, allowance: Allowance) -> Self {
         self.control_frames = allowance;
@@ -91,8 +91,8 @@ impl Default for AbuseLimits {
     }
 }
 
-/// Frames that refunds may permit beyond a burst. Two for each DATA frame of 16 KiB in the largest window: a peer may answer all of
-/// them at once.
+/// Frames that refunds may permit beyond a burst. Two for each DATA frame of 16 KiB in the largest window: a peer may
+/// answer them all at once.
 const REFUNDED_MAX: i64 = 1 << 18;
 
 /// Use of an [`Allowance`] by one connection.

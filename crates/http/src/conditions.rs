@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::head::RequestHead;
 
-/// Validators of a representation.
+/// A representation's validators.
 #[derive(Clone, Debug)]
 pub struct Validators<'a> {
     etag: &'a str,
@@ -23,7 +23,7 @@ pub enum Verdict {
     Failed,
 }
 
-/// Range of a representation: the first byte and the number of bytes.
+/// Range of a representation: the first byte and the byte count.
 pub type ByteRange = (u64, u64);
 
 /// Part of a representation that a request asks for.

@@ -1,4 +1,4 @@
-//! Negotiation of content codings (RFC 9110 sections 8.4 and 12.5.3).
+//! Content coding negotiation (RFC 9110 sections 8.4 and 12.5.3).
 
 use crate::head::RequestHead;
 

@@ -1,7 +1,6 @@
 use core::fmt;
 
-/// The reason for rejecting a head. Each of them ends the connection, since the start of the next request
-/// is unknown.
+/// The reason for rejecting a head. Each ends the connection, since the start of the next request is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HeadError {
@@ -13,9 +12,9 @@ pub enum HeadError {
     TooManyHeaders,
     /// A line feed without a carriage return before it (RFC 9112 section 2.2).
     BareLineFeed,
-    /// A line or a byte that violates the grammar of RFC 9112, including folded lines.
+    /// A line or a byte that violates the RFC 9112 grammar, including folded lines.
     Syntax,
-    /// The request target is none of the four forms of RFC 9112 section 3.2, or does not fit the method.
+    /// The request target has none of the four forms in RFC 9112 section 3.2, or does not fit the method.
     Target,
     /// Neither HTTP/1.0 nor HTTP/1.1.
     Version,
@@ -31,7 +30,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status code of the response to a request with this error.
+    /// The response's status code for a request with this error.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {

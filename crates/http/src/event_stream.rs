@@ -1,8 +1,8 @@
-//! Writing of Server-Sent Events (HTML standard, section 9.2.5).
+//! Writes Server-Sent Events (HTML standard, section 9.2.5).
 
 use alloc::vec::Vec;
 
-/// The media type of an event stream.
+/// An event stream's media type.
 pub const EVENT_STREAM_TYPE: &str = "text/event-stream";
 
 /// Appends one field, such as `event` or `id`, as a line of its own. A value with a line break would begin another
@@ -12,9 +12,8 @@ pub fn write_event_field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     write_line(name, line, out);
 }
 
-/// Appends the `data` field of an event: one line for each line of the data. Lines end with LF, CR or CRLF, as clients
-/// split them, so no data ends an event or begins another field. Clients join the lines with LF: CR and CRLF arrive as
-/// LF.
+/// Appends an event's `data` field: one line for each data line. Lines end with LF, CR or CRLF, as clients split them,
+/// so no data ends an event or begins another field. Clients join the lines with LF: CR and CRLF arrive as LF.
 pub fn write_event_data(data: &[u8], out: &mut Vec<u8>) {
     let mut rest = Some(data);
     while let Some(lines) = rest {

@@ -1,5 +1,5 @@
-//! Header fields of HTTP/2 and HTTP/3: decoded lists and their limits, the rules of messages, and the coding that HPACK and
-//! QPACK share.
+//! HTTP/2 and HTTP/3 header fields: decoded lists and their limits, message rules, and the coding that HPACK and QPACK
+//! share.
 
 mod block;
 mod buffer;

@@ -1,4 +1,4 @@
-//! Framing of HTTP/1.1 (RFC 9112): the ends of heads and bodies, and heads of responses.
+//! HTTP/1.1 framing (RFC 9112): the ends of heads and bodies, and response heads.
 
 pub(crate) mod chunked;
 pub(crate) mod encoded;

@@ -1,16 +1,16 @@
 //! HTTP/3 without I/O (RFC 9114), with QPACK (RFC 9204), extended CONNECT (RFC 9220), datagrams (RFC 9297) and WebTransport:
 //! both sides. The driver has QUIC.
 //!
-//! A driver reports opened streams by [`H3Connection::open`], and passes received bytes of a stream to
+//! A driver reports opened streams by [`H3Connection::open`], and passes a stream's received bytes to
 //! [`H3Connection::receive`], which returns one [`Event`] a call, and borrows both the input and the caller's
 //! [`FieldBuffer`]. Calls that send append the bytes of one stream to the driver's output. Content is never buffered:
-//! received DATA is a range of the input, and [`H3Connection::start_data`] returns only the header of a DATA frame for a
-//! payload that the driver owns.
+//! received DATA is a range of the input, and [`H3Connection::start_data`] returns only the header of a DATA frame for
+//! a payload that the driver owns.
 //!
 //! After each call the driver executes [`H3Connection::next_signal`] until it returns `None`, and writes
-//! [`H3Connection::write_control`] to a unidirectional stream that it opens for this purpose. QUIC's flow control is the
-//! backpressure: a stream that the driver does not read, or that the connection [holds](H3Connection::is_held), closes its
-//! window. The limits of QUIC on open streams must not exceed [`Config::with_max_streams`].
+//! [`H3Connection::write_control`] to a unidirectional stream that it opens for this purpose. QUIC's flow control is
+//! the backpressure: a stream that the driver does not read, or that the connection [holds](H3Connection::is_held),
+//! closes its window. QUIC's limits on open streams must not exceed [`Config::with_max_streams`].
 //!
 //! ```
 //! use std::time::Duration;

@@ -11,8 +11,8 @@ use crate::version::Version;
 
 /// The head of an HTTP/1.x request, borrowed from its bytes.
 ///
-/// The framing of a parsed head is valid: a request line in one of the four forms, exactly one `Host` if
-/// HTTP/1.1 requires it, and at most one declaration of the body's length.
+/// A parsed head has valid framing: a request line in one of the four forms, exactly one `Host` if HTTP/1.1 requires
+/// it, and at most one declaration of the body's length.
 #[derive(Clone, Copy)]
 pub struct RequestHead<'b> {
     bytes: &'b [u8],
@@ -136,14 +136,14 @@ impl<'h> RequestHead<'h> {
         named(self.bytes, self.lines, name)
     }
 
-    /// Length of the head in bytes, including its empty line.
+    /// The head's length in bytes, including its empty line.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.parts.wire_len
     }
 
-    /// The declared length of the body. A request without one that [is not chunked](Self::is_chunked) has
-    /// no body (RFC 9112 section 6.3).
+    /// The body's declared length. A request without one that [is not chunked](Self::is_chunked) has no body (RFC 9112
+    /// section 6.3).
     #[must_use]
     pub const fn content_length(&self) -> Option<u64> {
         self.framing.content_length
@@ -219,7 +219,7 @@ impl<'h> ResponseHead<'h> {
         named(self.bytes, self.lines, name)
     }
 
-    /// Length of the head in bytes, including its empty line.
+    /// The head's length in bytes, including its empty line.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.parts.wire_len
@@ -270,7 +270,7 @@ fn text(bytes: &[u8], [start, end]: [usize; 2]) -> &str {
     str::from_utf8(&bytes[start..end]).unwrap_or_default()
 }
 
-/// Checks the four forms of RFC 9112 section 3.2, each with its methods.
+/// Checks the four forms in RFC 9112 section 3.2, each with its methods.
 fn fits_method(target: &str, method: &str) -> bool {
     match method {
         "CONNECT" => names_a_port(target),

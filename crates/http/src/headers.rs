@@ -1,9 +1,9 @@
-//! Headers of a response.
+//! A response's headers.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// Headers in the order of insertion. A name may occur several times, and is compared regardless of case.
+/// Headers in insertion order. A name may occur several times, and is compared regardless of case.
 ///
 /// ```
 /// use sinews_http::HeaderMap;
@@ -38,7 +38,7 @@ impl HeaderMap {
         self.append(name, value);
     }
 
-    /// Returns the values of each line with this name, in order.
+    /// Returns the values on each line with this name, in order.
     pub fn get(&self, name: &str) -> impl Iterator<Item = &str> {
         self.entries
             .iter()

@@ -1,4 +1,4 @@
-/// Limits of a head.
+/// Head limits.
 ///
 /// ```
 /// use sinews_http::HeadLimits;
@@ -23,15 +23,15 @@ impl HeadLimits {
         Self { max_bytes: 16 << 10, max_headers: Self::HEADERS_MAX as u8 }
     }
 
-    /// Sets the maximum length of a head in bytes, including its empty line. A head of exactly this length
-    /// is accepted. It bounds the memory of a connection before its first request.
+    /// Sets the maximum length of a head in bytes, including its empty line. A head of exactly this length is accepted.
+    /// It bounds a connection's memory before its first request.
     #[must_use]
     pub const fn with_max_bytes(mut self, bytes: u32) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// Sets the maximum number of header lines, clamped to [`HEADERS_MAX`](Self::HEADERS_MAX).
+    /// Sets the maximum header lines, clamped to [`HEADERS_MAX`](Self::HEADERS_MAX).
     #[must_use]
     pub const fn with_max_headers(mut self, lines: usize) -> Self {
         self.max_headers = if lines < Self::HEADERS_MAX { lines } else { Self::HEADERS_MAX } as u8;

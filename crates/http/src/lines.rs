@@ -1,4 +1,4 @@
-//! Positions of header lines.
+//! Header line positions.
 
 use alloc::vec::Vec;
 use core::ops::Range;

@@ -1,4 +1,4 @@
-//! Owned copy of a request head.
+//! Owned request head.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -88,7 +88,7 @@ impl OwnedHead {
         RequestHead::from_parts(&self.bytes, self.parts, &self.lines, self.framing)
     }
 
-    /// Length of the head in bytes, including its empty line.
+    /// The head's length in bytes, including its empty line.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.parts.wire_len

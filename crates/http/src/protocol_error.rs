@@ -1,6 +1,6 @@
 use core::fmt;
 
-/// The reason for the end of a connection of HTTP/2 or HTTP/3: the code that the peer gets, and a text for a log.
+/// The reason why an HTTP/2 or HTTP/3 connection ends: the code that the peer gets, and a text for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtocolError<C> {
     code: C,

@@ -1,4 +1,4 @@
-//! Lexical elements of HTTP: tokens, lists, field values (RFC 9110 section 5.6).
+//! HTTP's lexical elements: tokens, lists, field values (RFC 9110 section 5.6).
 
 use alloc::vec::Vec;
 
@@ -121,15 +121,15 @@ pub(crate) fn target_len(bytes: &[u8]) -> usize {
     skip(bytes, at, ByteClass::Target)
 }
 
-/// Whether the bytes are a valid header value: no control byte except the tab, so that no CR, LF or NUL of
-/// a caller reaches the wire (RFC 9110 section 5.5).
+/// Whether the bytes are a valid header value: no control byte except the tab, so that no CR, LF or NUL from a caller
+/// reaches the wire (RFC 9110 section 5.5).
 #[must_use]
 pub fn is_field_value(bytes: &[u8]) -> bool {
     value_len(bytes) == bytes.len()
 }
 
-/// Whether the bytes are a valid authority of a request: host and optional port, without a user (RFC 9110
-/// section 7.2, RFC 3986 section 3.2). The host may be empty.
+/// Whether the bytes are a valid request authority: host and optional port, without a user (RFC 9110 section 7.2, RFC
+/// 3986 section 3.2). The host may be empty.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
     let rest = match bytes {
@@ -180,13 +180,13 @@ pub const fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// The elements of a comma-separated list without quoted strings; empty elements are skipped (RFC 9110
-/// section 5.6.1.2).
+/// The elements in a comma-separated list without quoted strings; empty elements are skipped (RFC 9110 section
+/// 5.6.1.2).
 pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(trim).filter(|element| !element.is_empty())
 }
 
-/// Whether one of the list-valued header lines contains the token, case-insensitive.
+/// Whether a list-valued header line contains the token, case-insensitive.
 #[must_use]
 pub fn lists_token<'v>(values: impl IntoIterator<Item = &'v [u8]>, token: &str) -> bool {
     values.into_iter().flat_map(elements).any(|element| element.eq_ignore_ascii_case(token.as_bytes()))

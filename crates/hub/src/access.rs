@@ -1,4 +1,4 @@
-//! Who may do what: tokens and API keys, rights, revocations, namespaces of topics, and the hosts and origins of requests.
+//! Who may do what: tokens and API keys, rights, revocations, topic namespaces, and request hosts and origins.
 
 pub mod auth;
 pub(crate) mod hosts;

@@ -111,7 +111,7 @@ impl Background {
             let _guard = guard;
             work.await;
         });
-        Ok(Task { name, ended })
+        Ok(Task { name, ended: Mutex::new(ended) })
     }
 
     /// Starts a task that does one job on the pool.
@@ -198,13 +198,14 @@ impl Drop for TaskGuard {
 #[derive(Debug)]
 pub(crate) struct Task {
     name: &'static str,
-    ended: Receiver<Infallible>,
+    /// Locked by nobody: `RunningHub` is `Sync`.
+    ended: Mutex<Receiver<Infallible>>,
 }
 
 impl Task {
     /// Waits until the task has ended, at most [`TASK_END_MAX`]. Not to be called by a task.
     pub(crate) fn wait(self) {
-        if self.ended.recv_timeout(TASK_END_MAX) == Err(RecvTimeoutError::Timeout) {
+        if self.ended.into_inner().recv_timeout(TASK_END_MAX) == Err(RecvTimeoutError::Timeout) {
             tracing::error!(task = self.name, "a task has not ended within {TASK_END_MAX:?}");
         }
     }

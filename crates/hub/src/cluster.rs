@@ -74,14 +74,14 @@ use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
-/// Maximum number of revocations in one message: some tens of KiB.
+/// Maximum revocations in one message: some tens of KiB.
 const REVOCATIONS_PER_MESSAGE: usize = 256;
 
-/// Number of nodes that send a node the revocations in effect: more than one, since a node may be about to end, or may
-/// have missed a revocation itself.
+/// Nodes that send a node the revocations in effect: more than one, since a node may be about to end, or may have
+/// missed a revocation itself.
 const SYNC_ANSWERS: usize = 3;
 
-/// This node of a cluster.
+/// This node in a cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     options: ClusterOptions,
@@ -99,13 +99,13 @@ pub(crate) struct Cluster {
     is_stopped: AtomicBool,
     /// The handover from a predecessor, if there is one, is complete.
     is_serving: AtomicBool,
-    /// Members of this node have changed, and are not announced.
+    /// This node's members have changed, and are not announced.
     has_changes: AtomicBool,
     requests: Mutex<PendingRequests>,
-    /// Nodes that have died, for the report of topics.
+    /// Dead nodes, for topic reports.
     dead: Mutex<Vec<u128>>,
     lost: LostNodes,
-    /// The part of this node in reports of topics.
+    /// This node's part in topic reports.
     role: Mutex<ReportRole>,
     /// The next heartbeat is due at once.
     beats_now: AtomicBool,
@@ -113,7 +113,7 @@ pub(crate) struct Cluster {
     log_limits: LogLimits,
 }
 
-/// State of the connection to the broker.
+/// State of the broker connection.
 #[derive(Clone, Debug)]
 struct LinkStatus {
     is_connected: bool,
@@ -123,7 +123,7 @@ struct LinkStatus {
     reason: String,
     /// The state of the other nodes was removed in the last outage.
     was_cut_off: bool,
-    /// Pings to the broker, of this connection and earlier connections.
+    /// Pings to the broker, on this connection and earlier connections.
     pings: u64,
     /// Answered and lost pings.
     answered: u64,
@@ -132,8 +132,8 @@ struct LinkStatus {
 }
 
 impl LinkStatus {
-    /// Whether the state of the other nodes is not known: it was removed in an outage, or is about to be, and they may not
-    /// have sent it again.
+    /// Returns whether the state of the other nodes is not known: it was removed in an outage, or is about to be, and
+    /// they may not have sent it again.
     fn is_cut_off(&self, now: Instant) -> bool {
         let time = now.saturating_duration_since(self.since);
         match self.is_connected {
@@ -142,7 +142,7 @@ impl LinkStatus {
         }
     }
 
-    /// Whether this node has been connected for long enough to know the presence of all nodes.
+    /// Returns whether this node has been connected for long enough to know the presence of all nodes.
     fn is_settled(&self, now: Instant) -> bool {
         let time = if self.has_failed { RETURN_TIME } else { SETTLE_TIME };
         self.is_connected && now.saturating_duration_since(self.since) >= time
@@ -152,7 +152,7 @@ impl LinkStatus {
 impl Cluster {
     /// Creates the node. Topics with these patterns retain messages, so the node always receives them.
     ///
-    /// A predecessor process passes its id on: both exchange publications during the handover, and ignore messages of
+    /// A predecessor process passes its id on: both exchange publications during the handover, and ignore messages from
     /// their common id at the broker.
     ///
     /// # Errors
@@ -224,12 +224,12 @@ impl Cluster {
         Arc::clone(self) as Arc<dyn OtherNodes>
     }
 
-    /// The keys of topics, as the server below shares them.
+    /// Returns the keys of topics, as the server below shares them.
     pub(crate) fn key_replication(&self) -> Arc<dyn KeyReplication> {
         Arc::clone(&self.keys) as Arc<dyn KeyReplication>
     }
 
-    /// The keys of topics, as the hub writes them.
+    /// Returns the keys of topics, as the hub writes them.
     pub(crate) fn shared_keys(&self) -> Arc<dyn SharedKeys> {
         Arc::clone(&self.keys) as Arc<dyn SharedKeys>
     }
@@ -244,7 +244,7 @@ impl Cluster {
         Box::new(ClusterMetrics::new(self))
     }
 
-    /// The observer of the subscriptions of this server.
+    /// Returns the observer for this server's subscriptions.
     pub(crate) fn observer(&self) -> Arc<dyn TopicObserver> {
         Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
@@ -282,17 +282,17 @@ impl Cluster {
         &self.outbox.counters
     }
 
-    /// Number of subscriptions that the broker rejects.
+    /// Returns how many subscriptions the broker rejects.
     fn rejected_subscriptions(&self) -> usize {
         self.interest.rejected()
     }
 
-    /// Number of nodes, including this one.
+    /// Returns the node count, including this one.
     fn node_count(&self) -> usize {
         self.lock_nodes().len() + 1
     }
 
-    /// The name of this node.
+    /// Returns this node's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -340,8 +340,8 @@ impl Cluster {
         self.outbox.send(subject, MessageKind::Command, &encode(&CommandMessage { id, command }));
     }
 
-    /// Whether this node answers a sync of another node: the [`SYNC_ANSWERS`] nodes with the longest uptime do. A node that
-    /// has itself just joined may lack revocations.
+    /// Returns whether this node answers another node's sync: the [`SYNC_ANSWERS`] nodes with the longest uptime do. A
+    /// node that has itself just joined may lack revocations.
     fn answers_sync(&self, node: NodeId) -> bool {
         let own = (self.begin.elapsed().as_secs(), self.node);
         let nodes = self.lock_nodes();
@@ -349,8 +349,8 @@ impl Cluster {
         others.filter(|(id, heartbeat)| (heartbeat.uptime, *id) > own).count() < SYNC_ANSWERS
     }
 
-    /// Sends all nodes the revocations that they may have missed: of an outage and a moment before it, since a broker that
-    /// goes away loses messages; after the start of this process, all.
+    /// Sends all nodes the revocations that they may have missed: those from an outage and a moment before it, since a
+    /// broker that goes away loses messages; after this process's start, all.
     fn send_missed(&self, mut all: Vec<Revocation>) {
         if self.lock_status().has_been_connected {
             let ago = self.missed_time();
@@ -359,7 +359,8 @@ impl Cluster {
         self.send_revocations(&self.outbox.subjects.all(), &all);
     }
 
-    /// Time since the beginning of an outage, and a moment before it: the other nodes may have missed messages of it.
+    /// Returns the time since the beginning of an outage, and a moment before it: the other nodes may have missed
+    /// messages of it.
     fn missed_time(&self) -> Duration {
         self.lock_status().since.elapsed() + LOSS_MAX
     }
@@ -418,7 +419,7 @@ impl Cluster {
         !self.status_changed.wait_while_for(&mut status, |status| !condition(status), limit).timed_out()
     }
 
-    /// The broker has answered a ping, so it has the subscriptions of this node.
+    /// Notes that the broker has answered a ping, so it has this node's subscriptions.
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
         status.answered = status.pings.min(status.answered + 1);
@@ -580,9 +581,9 @@ impl OtherNodes for Cluster {
     }
 }
 
-/// JSON of a message to other nodes.
+/// Encodes a message to other nodes as JSON.
 fn encode(message: &impl Serialize) -> Vec<u8> {
-    // Structs of texts and numbers are always encoded.
+    // Structs with texts and numbers can always be encoded.
     serde_json::to_vec(message).unwrap_or_default()
 }
 

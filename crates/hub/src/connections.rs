@@ -1,7 +1,7 @@
 //! The connections of clients, for the HTTP API: their list, and commands to their handlers.
 //!
 //! A handler registers when its connection opens. A command is queued with the connection and wakes it; the handler
-//! executes it on the thread of the connection.
+//! executes it on the connection's thread.
 
 mod compact;
 mod path;
@@ -37,10 +37,10 @@ use crate::model::connection_id::ConnectionId;
 use crate::model::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::model::problem::{Problem, code, problem};
 
-/// Maximum number of commands that wait for one connection.
+/// Maximum commands that wait for one connection.
 const COMMANDS_MAX: usize = 64;
 
-/// Reason of the Close of a connection whose token is revoked.
+/// Close reason for a connection whose token is revoked.
 pub(crate) const REVOKED: &str = "the token has been revoked";
 
 /// Connections that are looked at while the list is locked.
@@ -60,20 +60,20 @@ pub(crate) enum ConnectionCommand {
         topic: Arc<str>,
         reply: CommandReply,
     },
-    /// Change the rights of the client.
+    /// Change the client's rights.
     Refresh(Arc<RightsChange>),
-    /// Notify the client whether other nodes of the cluster are reached.
+    /// Notify the client whether the cluster's other nodes are reached.
     ReportCluster {
         is_connected: bool,
     },
-    /// Notify the client of its topics that do not get the publications of other nodes, with the reasons.
+    /// Notify the client about its topics that do not get other nodes' publications, with the reasons.
     ReportRejected(Arc<BTreeMap<Arc<str>, Arc<str>>>),
 }
 
 /// Receives the result of a command.
 pub(crate) type CommandReply = oneshot::Sender<Result<(), Problem>>;
 
-/// Numbers of open connections and of their users: distinct `sub` of tokens.
+/// Counts of open connections and their users: distinct `sub` of tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectionCounts {
     pub(crate) connections: u64,
@@ -82,11 +82,11 @@ pub(crate) struct ConnectionCounts {
 
 /// All open connections of clients.
 pub(crate) struct ConnectionRegistry {
-    /// Distinguishes the ids of this process from those of others.
+    /// Distinguishes this process's ids from others.
     process: u32,
     state: Mutex<RegistryState>,
     events: OnceLock<Arc<dyn EventSink>>,
-    /// A client was welcomed while the broker of the cluster was unreachable. Cleared when it is reported.
+    /// A client was welcomed while the cluster's broker was unreachable. Cleared when it is reported.
     pub(crate) has_isolated: AtomicBool,
     /// Pages that were read.
     #[cfg(test)]
@@ -102,7 +102,7 @@ struct RegistryState {
     users: usize,
 }
 
-/// A connection in the order of the numbers.
+/// A connection ordered by number.
 struct NumberedConnection(Arc<ClientConnection>);
 
 impl Borrow<u64> for NumberedConnection {
@@ -170,7 +170,7 @@ pub(crate) struct ClientConnection {
 }
 
 struct CommandQueue {
-    /// Their subject is the user of the index.
+    /// Their subject is the user in the index.
     rights: Rights,
     /// Boxed, since most connections get none.
     #[expect(clippy::box_collection, reason = "a pointer for each idle connection")]
@@ -207,8 +207,8 @@ impl fmt::Debug for ConnectionRegistry {
 }
 
 impl ConnectionRegistry {
-    /// Registers an open connection at a path, with the rights of its client, its id as a subscriber, and the waker of its
-    /// handler.
+    /// Registers an open connection at a path, with its client's rights, its id as a subscriber, and its handler's
+    /// waker.
     pub(crate) fn register(
         self: &Arc<Self>,
         path: ConnectionPath,
@@ -241,28 +241,28 @@ impl ConnectionRegistry {
         RegisteredConnection(connection)
     }
 
-    /// Sets what receives the ends of connections. The first call sets it.
+    /// Sets the sink that learns when connections end. The first call sets it.
     pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
         let _ = self.events.set(events);
     }
 
-    /// The numbers of open connections and of their users.
+    /// Returns the counts of open connections and their users.
     pub(crate) fn counts(&self) -> ConnectionCounts {
         let state = self.lock();
         ConnectionCounts { connections: state.by_number.len() as u64, users: state.users as u64 }
     }
 
-    /// The id of a connection.
+    /// Returns a connection's id.
     pub(crate) fn id_of(&self, connection: &ClientConnection) -> String {
         ConnectionId { process: self.process, number: connection.number }.to_string()
     }
 
-    /// The number of an id of this process.
+    /// Returns the number in an id of this process.
     fn number_of(&self, id: &str) -> Option<u64> {
         ConnectionId::parse(id).filter(|id| id.process == self.process).map(|id| id.number)
     }
 
-    /// A connection of this process as a subscriber, if it is open.
+    /// Returns a connection of this process as a subscriber, if it is open.
     pub(crate) fn subscriber(&self, id: ConnectionId) -> Option<SubscriberId> {
         let is_own = id.process == self.process;
         let connection = self.lock().find(id.number).filter(|_| is_own)?;
@@ -275,10 +275,10 @@ impl ConnectionRegistry {
         self.lock().find(number)
     }
 
-    /// Connections in the order of their opening: after an id, of a user or of all, at most `limit`.
+    /// Returns connections in opening order: after an id, for one user or all, at most `limit`.
     ///
     /// # Errors
-    /// The id is not of this process.
+    /// The id is from another process.
     pub(crate) fn page(
         &self,
         user: Option<&str>,
@@ -306,8 +306,8 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Connections of a cluster in the order of their processes and of their opening, as far as this process has them:
-    /// after an id of any process.
+    /// Returns a cluster's connections, ordered by process and then by opening, as far as this process has them: after
+    /// an id from any process.
     pub(crate) fn cluster_page(
         &self,
         user: Option<&str>,
@@ -317,13 +317,13 @@ impl ConnectionRegistry {
         let process = after.and_then(ConnectionId::parse).map_or(0, |id| id.process);
         match process.cmp(&self.process) {
             Ordering::Greater => Vec::new(),
-            // The id is of this process.
+            // The id is this process's.
             Ordering::Equal => self.page(user, after, limit).unwrap_or_default(),
             Ordering::Less => self.page(user, None, limit).unwrap_or_default(),
         }
     }
 
-    /// Connections whose client reads slowly, of a user or of all: the longest queue first, at most `limit`.
+    /// Returns connections whose client reads slowly, for one user or all: the longest queue first, at most `limit`.
     pub(crate) fn slowest(&self, user: Option<&str>, limit: usize) -> Vec<Arc<ClientConnection>> {
         let (mut slowest, mut after) = (Vec::<(u32, Arc<ClientConnection>)>::new(), None::<String>);
         loop {
@@ -339,10 +339,10 @@ impl ConnectionRegistry {
         slowest.into_iter().map(|(_, connection)| connection).collect()
     }
 
-    /// Notifies all clients whether other nodes of the cluster are reached. Connections that open meanwhile know it from
+    /// Notifies all clients whether the cluster's other nodes are reached. Connections that open meanwhile know it from
     /// their welcome.
     pub(crate) fn report_cluster(&self, is_connected: bool) {
-        // A client whose queue of commands is full learns it from its next acknowledgement.
+        // A client whose command queue is full learns it from its next acknowledgement.
         self.for_each(|connection| drop(connection.send(ConnectionCommand::ReportCluster { is_connected })));
     }
 
@@ -363,8 +363,8 @@ impl ConnectionRegistry {
         }
     }
 
-    /// The next connections that a selector may name, in the order of their opening, after an id. The selector of a token
-    /// has no index: [`names`](ConnectionSelector::names) decides.
+    /// Returns the next connections that a selector may name, in opening order, after an id. A token's selector has no
+    /// index: [`names`](ConnectionSelector::names) decides.
     ///
     /// # Errors
     /// As [`page`](Self::page).
@@ -410,7 +410,7 @@ impl ConnectionRegistry {
         })
     }
 
-    /// Sends a command to each connection of a selector that needs one; returns their number.
+    /// Sends a command to each connection that a selector names and that needs one; returns their number.
     fn command_all(
         &self,
         selector: &ConnectionSelector,
@@ -420,7 +420,7 @@ impl ConnectionRegistry {
         self.command_each(page, |connection| selector.names(connection).then(|| make(connection)).flatten())
     }
 
-    /// Sends a command to each connection that needs one, of pages that follow an id; returns their number.
+    /// Sends a command to each connection that needs one, in pages that follow an id; returns their number.
     fn command_each(
         &self,
         page: impl Fn(Option<&str>) -> Result<Vec<Arc<ClientConnection>>, Problem>,
@@ -443,7 +443,7 @@ impl ConnectionRegistry {
     }
 }
 
-/// A connection in a list of the HTTP API.
+/// Returns a connection for a list in the HTTP API.
 pub(crate) fn described(registry: &ConnectionRegistry, connection: &ClientConnection) -> Value {
     let rights = connection.rights();
     let mut described = json!({
@@ -475,19 +475,19 @@ impl ClientConnection {
         SubscriberId::from_bits(self.subscriber.get())
     }
 
-    /// The rights of its client.
+    /// Returns its client's rights.
     pub(crate) fn rights(&self) -> Rights {
         self.lock().rights.clone()
     }
 
-    /// Whether a change of rights applies: a connection without a token or claims has no expiry, and clients of an app have
-    /// no claims.
+    /// Returns whether a rights change applies: a connection without a token or claims has no expiry, and an app's
+    /// clients have no claims.
     pub(crate) fn may_refresh(&self, change: &RightsChange) -> bool {
         let has_grant = || self.lock().rights.is_granted();
         self.path != ConnectionPath::App && (matches!(change, RightsChange::Claims(_)) || has_grant())
     }
 
-    /// Queues a command for the handler, and wakes it. If the queue is full, a close takes the place of all commands.
+    /// Queues a command for the handler, and wakes it. If the queue is full, a close replaces all commands.
     ///
     /// # Errors
     /// Too many commands wait.
@@ -531,8 +531,8 @@ impl RegisteredConnection {
         self.0.lock().commands.take().map_or_else(Vec::new, |commands| *commands)
     }
 
-    /// Executes the commands of a connection whose client does not use the protocol of `/ws`: it has no further
-    /// subscriptions. Returns the changes of its rights.
+    /// Executes the commands for a connection whose client does not use the `/ws` protocol: it has no further
+    /// subscriptions. Returns the changes to its rights.
     pub(crate) fn execute_commands(&self, cx: &mut Context<'_>) -> Vec<Arc<RightsChange>> {
         let mut changes = Vec::new();
         for command in self.take_commands() {
@@ -551,7 +551,7 @@ impl RegisteredConnection {
         changes
     }
 
-    /// Replaces the rights of the client, and its user.
+    /// Replaces the client's rights, and its user.
     ///
     /// # Errors
     /// Their token was revoked since it was verified: the revocation has not found this connection. A later one finds it.
@@ -565,13 +565,13 @@ impl RegisteredConnection {
         revocations.check(rights)
     }
 
-    /// Ends the registration of a WebSocket, with its close code.
+    /// Ends a WebSocket's registration, with its close code.
     pub(crate) fn end(self, closed: &Closed) {
         self.0.lock().closed = closed.status();
     }
 
-    /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client has
-    /// gone.
+    /// Reports the end of the connection, if anything wants to know it. The end of a poll does not say that its client
+    /// has gone.
     fn report(&self) {
         let ClientConnection { registry, path, state, .. } = &*self.0;
         if *path == ConnectionPath::Poll {

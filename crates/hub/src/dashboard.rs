@@ -13,6 +13,7 @@ use sinews_server::{
 
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
+#[cfg(feature = "pusher")]
 use crate::apps::report::AppsReport;
 use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
@@ -139,6 +140,7 @@ pub(crate) fn start(
 ) -> io::Result<Option<Periodic>> {
     let begin = Instant::now();
     let mut usage = WorkerUsage::new();
+    #[cfg(feature = "pusher")]
     let mut apps = AppsReport::default();
     let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
     let report = move || {
@@ -168,6 +170,7 @@ pub(crate) fn start(
             snapshot["hooks"] = hooks.report();
         }
         let webhooks = live.policy().webhooks().collector();
+        #[cfg(feature = "pusher")]
         if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
             snapshot["apps"] = apps;
         }

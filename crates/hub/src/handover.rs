@@ -43,17 +43,17 @@ use crate::wire::{
     send_descriptor,
 };
 
-/// Marks a process as a successor: the id of the process that started it. A process that inherits the variable by
-/// accident has another parent.
+/// Marks a successor process: the id of the process that started it. A process that inherits the variable by accident
+/// has another parent.
 pub(crate) const VARIABLE: &str = "SINEWS_HANDOVER";
 
 /// Longest silence of the successor before it serves. Reading keys and restoring histories take less.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Time that this process waits for an answer of the broker of a cluster.
+/// Time that this process waits for an answer from a cluster's broker.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 
-/// Time that this process waits at shutdown until the successor has all publications of this process.
+/// Time that this process waits at shutdown until it has passed all its publications to the successor.
 const FINISH_MAX: Duration = Duration::from_secs(10);
 
 /// Time that a process has to exit after its last frame.
@@ -78,7 +78,7 @@ struct HandoverState {
     ended: Condvar,
 }
 
-/// Is called with the process id of a successor that serves.
+/// Callback with the process id of a successor that serves.
 pub(crate) type SuccessorCallback = Box<dyn Fn(u32) + Send + Sync>;
 
 /// Progress of the handover.
@@ -156,7 +156,7 @@ impl Handover {
         matches!(*self.0.lock(), HandoverPhase::SuccessorServes | HandoverPhase::Finished)
     }
 
-    /// The server has shut down: waits until the successor has all publications of this process.
+    /// Waits, once the server has shut down, until the successor has all publications from this process.
     pub(crate) fn finish(&self) {
         self.0.hub.finish_handover();
         let mut phase = self.0.lock();
@@ -178,7 +178,7 @@ impl HandoverState {
         self.ended.notify_all();
     }
 
-    /// Runs the handover on a thread of its own.
+    /// Runs the handover on its own thread.
     fn run(&self) {
         let mut child = None;
         let result = self.hand_over(&mut child);
@@ -240,7 +240,7 @@ impl HandoverState {
         self.handle_frames(&link, &mut input, child.as_ref().map_or(0, Child::id)).map_err(describe)
     }
 
-    /// Waits for the publications of other nodes that the broker has sent before the successor logged in: the successor does
+    /// Waits for other nodes' publications that the broker has sent before the successor logged in: the successor does
     /// not receive these.
     fn catch_up(&self) {
         if let Some(nodes) = self.hub.other_nodes()
@@ -253,7 +253,7 @@ impl HandoverState {
         }
     }
 
-    /// Adds the owner of the topic in a cluster.
+    /// Adds the topic's owner in a cluster.
     fn with_owner(&self, keyed: KeyedSnapshot) -> (KeyedSnapshot, Option<HandoverOwner>) {
         let claim = self.hub.shared_keys().and_then(|keys| keys.claim(&keyed.topic));
         let owner = claim.filter(|claim| claim.epoch == keyed.position.epoch);
@@ -302,7 +302,7 @@ impl HandoverState {
         listeners.iter().try_for_each(|(_, socket)| send_descriptor(link, socket))
     }
 
-    /// Whether to deliver a publication of the successor here; this process may relay durable topics itself.
+    /// Returns whether to deliver the successor's publication here; this process may relay durable topics itself.
     fn follows_directly(&self, topic: &str, position: Option<Position>) -> bool {
         let (Some(store), Some(position)) = (&self.store, position) else { return true };
         store.topics().follows_directly(topic, position)
@@ -369,7 +369,7 @@ impl HandoverState {
     }
 }
 
-/// The keys of a topic, and their owner in a cluster.
+/// A topic's keys, and their owner in a cluster.
 type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
 
 /// The state of all topics.
@@ -422,7 +422,8 @@ fn write_topics(
             HandoverFrame { head, body }.write(output)?;
         }
     }
-    // A successor reads durable keys, and their idempotency keys, from their stream; other keys of writes stay behind.
+    // A successor reads durable keys, and their idempotency keys, from their stream; other idempotency keys stay
+    // behind.
     for (KeyedSnapshot { topic, position, forgotten, keys, recent: _ }, owner) in keyed {
         let (position, keys_count) = (position.into(), keys.len());
         HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count, owner })
@@ -437,7 +438,7 @@ fn write_topics(
     output.flush()
 }
 
-/// The exit status of a successor that failed. A successor that serves keeps running.
+/// Returns a failed successor's exit status. A successor that serves keeps running.
 fn exit_status_of(mut child: Child, has_successor: bool) -> String {
     let until = Instant::now() + EXIT_MAX;
     loop {

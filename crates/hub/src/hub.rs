@@ -12,14 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_server::{
-    BoundServer, KeyLog, KeyWrite, KeyWritten, MessageRoute, Prepared, Publisher, Router, Server, TopicRule,
+    BoundServer, KeyLog, KeyWrite, KeyWritten, MessageRoute, Prepared, PresenceMessage, PresenceUpdate,
+    Publisher, Router, Server, TopicRule,
 };
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
 use crate::access::auth::Revocations;
 use crate::api;
+#[cfg(feature = "pusher")]
 use crate::apps::encode;
 use crate::background::{Background, Periodic};
 use crate::cluster::Cluster;
@@ -28,6 +30,7 @@ use crate::dashboard;
 use crate::error::HubError;
 use crate::handover::predecessor::{Predecessor, RunningHandover};
 use crate::handover::{Handover, SuccessorCallback};
+#[cfg(feature = "pusher")]
 use crate::hub::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
@@ -35,6 +38,7 @@ use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::LivePolicy;
+#[cfg(feature = "pusher")]
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
@@ -83,9 +87,12 @@ impl Hub {
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
-        let readiness = Readiness::new(&router, &self.services);
-        let check = Arc::new(move || readiness.answer()) as _;
-        let router = pusher::add_to(router, &self.options, &self.live, &self.topics, &self.services, &check);
+        #[cfg(feature = "pusher")]
+        let router = {
+            let readiness = Readiness::new(&router, &self.services);
+            let check = Arc::new(move || readiness.answer()) as _;
+            pusher::add_to(router, &self.options, &self.live, &self.topics, &self.services, &check)
+        };
         api::v1::add_to(router, &self.live, &self.topics, &self.services, &self.info)
     }
 
@@ -110,10 +117,13 @@ impl Hub {
         };
         let live = self.live.clone();
         let server = server.presence_interval(move |topic| live.policy().presence_interval(topic));
-        server.presence(|update| {
-            encode::presence_update(update).unwrap_or_else(|| {
-                presence::update_messages(update).map(|text| Prepared::text(text).into()).collect()
-            })
+        server.presence(|update: &PresenceUpdate| {
+            #[cfg(feature = "pusher")]
+            if let Some(messages) = encode::presence_update(update) {
+                return messages;
+            }
+            let texts = presence::update_messages(update);
+            texts.map(|text| PresenceMessage::from(Prepared::text(text))).collect::<Vec<_>>()
         })
     }
 
@@ -330,5 +340,5 @@ impl fmt::Display for KeyWriteFailed {
 
 impl std::error::Error for KeyWriteFailed {}
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests;

@@ -1,4 +1,4 @@
-//! The keys of topics for clients: in memory, durable, or shared by the nodes of a cluster.
+//! Topic keys for clients: in memory, durable, or shared by a cluster's nodes.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ impl<'a> KeyStore<'a> {
         Self { hub, streams: streams.map(StreamService::for_keys) }
     }
 
-    /// The streams, if they store the keys of a topic.
+    /// Returns the streams, if they store the topic's keys.
     pub(crate) fn durable(&self, topic: &str) -> Option<&'a Arc<StreamService>> {
         self.streams.filter(|streams| streams.keys().stores(topic))
     }
 
-    /// Whether the keys of a topic can be read.
+    /// Checks whether a topic's keys can be read.
     ///
     /// # Errors
     /// They are not read from their stream or from the other nodes yet, or cannot be.
@@ -40,7 +40,7 @@ impl<'a> KeyStore<'a> {
         self.hub.shared_keys().map_or(Ok(()), |keys| keys.check_ready(topic))
     }
 
-    /// What a subscription has to wait for, or a write by this creator of a stream.
+    /// Returns what a subscription, or a write by this stream creator, has to wait for.
     pub(crate) fn opening(&self, topic: &str, creator: Option<&Creator>) -> Option<SharedOpening> {
         if let Some(opening) = self.streams.and_then(|streams| streams.opening_of_keys(topic, creator)) {
             return Some(opening);
@@ -77,7 +77,7 @@ impl<'a> KeyStore<'a> {
         self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
     }
 
-    /// Writes a key for a client of a connection, whose stream is open.
+    /// Writes a key for a connection's client. The stream is open.
     pub(crate) fn write_of_connection(
         &self,
         topic: &str,

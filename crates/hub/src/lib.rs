@@ -9,18 +9,20 @@
 //!
 //! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications, presence and keys over NATS or Redis.
 //! * `pages` (default): the start page, the chat, the console, the dashboard and its feed, and the script `/sinews.js`.
+//! * `pusher` (default): the Pusher protocol, `/app/{key}`, and its HTTP API at `/apps/{id}`.
 //! * `webhooks` (default): `AccessPolicy::with_webhooks` and `PusherApp::with_webhook`, reports of events to the application.
 //! * `http3`: HTTP/3, which is experimental.
 #![forbid(unsafe_code)]
 // What only an omitted feature uses is dead code. The build with all features finds dead code.
 #![cfg_attr(
-    not(all(feature = "cluster", feature = "pages", feature = "webhooks")),
-    allow(dead_code, unreachable_pub)
+    not(all(feature = "cluster", feature = "pages", feature = "pusher", feature = "webhooks")),
+    allow(dead_code, unreachable_pub, unused_imports)
 )]
 
 mod access;
 mod admission;
 mod api;
+#[cfg(feature = "pusher")]
 mod apps;
 mod background;
 mod closing;
@@ -56,8 +58,9 @@ mod wire;
 pub use self::access::auth;
 pub use self::access::hosts::HostRules;
 pub use self::access::namespaces::{Namespace, Namespaces, PublishRate, TopicAccess};
+#[cfg(feature = "pusher")]
 pub use self::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
-#[cfg(feature = "webhooks")]
+#[cfg(all(feature = "pusher", feature = "webhooks"))]
 pub use self::apps::webhook::PusherWebhook;
 #[cfg(feature = "cluster")]
 pub use self::cluster::{node::ClusterNode, observe::observe_nodes, options::ClusterOptions};

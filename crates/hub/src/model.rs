@@ -14,6 +14,7 @@ pub(crate) mod nodes;
 pub(crate) mod presence;
 pub(crate) mod problem;
 pub(crate) mod publication;
+pub(crate) mod schema;
 pub(crate) mod socket_id;
 pub(crate) mod stable_hash;
 pub(crate) mod user_id;

@@ -15,8 +15,10 @@ pub(crate) struct RouteOptions {
     /// Whether the router has the pages.
     pub(crate) has_pages: bool,
     /// Prefix of paths of the Pusher protocol, besides the paths without it.
+    #[cfg(feature = "pusher")]
     pub(crate) pusher_prefix: Option<String>,
     /// Memory of all recoveries of the Pusher protocol; `None` for the default.
+    #[cfg(feature = "pusher")]
     pub(crate) pusher_recovery_bytes: Option<usize>,
     /// Counts the lines of the log that were dropped.
     pub(crate) dropped_log_lines: Option<fn() -> u64>,

@@ -15,7 +15,9 @@ use crate::access::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocati
 use crate::access::hosts::HostRules;
 use crate::access::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason, is_script};
+#[cfg(feature = "pusher")]
 use crate::apps::app::PusherApps;
+#[cfg(feature = "pusher")]
 use crate::apps::live::LiveApps;
 use crate::background::Background;
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
@@ -40,7 +42,9 @@ pub struct AccessPolicy {
     browser_rejection: BrowserRejection,
     namespaces: Namespaces,
     hook_options: HookOptions,
+    #[cfg(feature = "pusher")]
     apps: PusherApps,
+    #[cfg(feature = "pusher")]
     live_apps: Arc<LiveApps>,
     live_namespaces: Arc<LiveNamespaces>,
     /// Set when the policy comes into force, if there are hooks.
@@ -142,7 +146,9 @@ impl AccessPolicy {
             browser_rejection: BrowserRejection::default(),
             namespaces: Namespaces::default(),
             hook_options: HookOptions::new(),
+            #[cfg(feature = "pusher")]
             apps: PusherApps::default(),
+            #[cfg(feature = "pusher")]
             live_apps: Arc::default(),
             live_namespaces: Arc::default(),
             hooks: None,
@@ -195,6 +201,7 @@ impl AccessPolicy {
 
     /// Sets the apps of the Pusher protocol: `/app/{key}` and `/apps/{id}/…`. Open connections follow the options of their
     /// app from the time when the policy is in force. Default: none, so that these paths are answered with 404.
+    #[cfg(feature = "pusher")]
     #[must_use]
     pub fn with_pusher(mut self, apps: PusherApps) -> Self {
         self.apps = apps;
@@ -224,8 +231,9 @@ impl AccessPolicy {
     /// # Errors
     /// The invalid webhook.
     fn webhook_targets(&self) -> Result<Vec<WebhookTarget>, HubError> {
-        let mut targets = webhooks::targets(&self.webhook_options)?;
-        targets.extend(self.apps.webhook_targets()?);
+        let targets = webhooks::targets(&self.webhook_options)?;
+        #[cfg(feature = "pusher")]
+        let targets = targets.into_iter().chain(self.apps.webhook_targets()?).collect();
         Ok(targets)
     }
 
@@ -259,11 +267,13 @@ impl AccessPolicy {
 
     /// Makes the namespaces and the apps apply to all connections.
     fn apply_namespaces(&self) {
+        #[cfg(feature = "pusher")]
         self.live_apps.replace(&self.apps);
         self.live_namespaces.replace(NamespaceTable::new(&self.namespaces, &self.hook_options));
     }
 
     /// The apps in force.
+    #[cfg(feature = "pusher")]
     pub(crate) fn live_apps(&self) -> &Arc<LiveApps> {
         &self.live_apps
     }
@@ -527,14 +537,14 @@ impl LivePolicy {
         let (rejections, revocations) = (Arc::clone(&former.rejections), Arc::clone(&former.revocations));
         let hook_metrics = Arc::clone(&former.hook_metrics);
         let live_namespaces = Arc::clone(&former.live_namespaces);
-        let live_apps = Arc::clone(&former.live_apps);
         let webhooks = Arc::clone(&former.webhooks);
         let background = former.background.clone();
         let policy = AccessPolicy {
             rejections,
             revocations,
             hook_metrics,
-            live_apps,
+            #[cfg(feature = "pusher")]
+            live_apps: Arc::clone(&former.live_apps),
             live_namespaces,
             webhooks,
             background,
@@ -566,6 +576,7 @@ impl LivePolicy {
     /// # Errors
     /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): no certificate for a webhook is trusted. The former
     /// apps remain.
+    #[cfg(feature = "pusher")]
     pub fn replace_pusher(&self, apps: &PusherApps) -> Result<(), HubError> {
         let policy = self.policy();
         let mut targets = webhooks::targets(&policy.webhook_options)?;

@@ -5,5 +5,6 @@ pub(crate) mod datagrams;
 pub(crate) mod echo;
 pub(crate) mod events;
 pub(crate) mod json;
+#[cfg(feature = "pusher")]
 pub(crate) mod pusher;
 pub(crate) mod raw;

@@ -1,4 +1,4 @@
-//! What each client protocol needs beside the topics: messages of clients, the hooks of a request, and the backends of the hub.
+//! What each client protocol needs beside the topics: client messages, request hooks, and the hub's backends.
 
 pub(crate) mod backends;
 pub(crate) mod client_message;

@@ -7,7 +7,7 @@ pub(crate) mod key_faults;
 pub(crate) mod keys;
 mod last_events;
 pub(crate) mod list;
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod model_tests;
 mod node_publications;
 mod publish;

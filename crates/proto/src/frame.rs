@@ -65,7 +65,7 @@ impl Opcode {
     }
 }
 
-/// Maximum payload of a ping, or of any control frame, in bytes (RFC 6455 section 5.5).
+/// Maximum payload in a ping, or in any control frame, in bytes (RFC 6455 section 5.5).
 pub const CONTROL_MAX: usize = 125;
 
 /// Parses the head at the start of `bytes`, as received by `role`. Errors in the first two bytes are
@@ -121,7 +121,7 @@ pub(crate) fn parse(bytes: &[u8], role: Role) -> Result<ParsedHead, PeerMisbehav
     }
 }
 
-/// Parses the length prefix at the start of `bytes`, as the head of an unmasked binary frame.
+/// Parses the length prefix at the start of `bytes`, as an unmasked binary frame's head.
 #[inline]
 pub(crate) fn parse_prefix(bytes: &[u8]) -> ParsedHead {
     let Some(len) = bytes.first_chunk() else { return ParsedHead::NeedMore(PREFIX - bytes.len()) };
@@ -148,7 +148,7 @@ pub(crate) fn write_prefix(len: u64, out: &mut Vec<u8>) -> bool {
 /// Bytes of the length prefix.
 const PREFIX: usize = 4;
 
-/// Parses kind and length at the start of `bytes`, as the head of an unmasked frame.
+/// Parses kind and length at the start of `bytes`, as an unmasked frame's head.
 pub(crate) fn parse_tagged(bytes: &[u8]) -> Result<ParsedHead, PeerMisbehaved> {
     let Some(&tag) = bytes.first() else { return Ok(ParsedHead::NeedMore(TAGGED)) };
     let Some(opcode @ (Opcode::Text | Opcode::Binary | Opcode::Close)) = Opcode::parse(tag) else {
@@ -174,7 +174,7 @@ pub(crate) fn write_tagged(opcode: Opcode, len: u64, out: &mut Vec<u8>) -> bool 
 /// Bytes of kind and length.
 const TAGGED: usize = 5;
 
-/// The shortest of the three forms is required, and the top bit of the longest must be zero.
+/// The shortest form is required, and the longest form's top bit must be zero.
 #[inline]
 const fn check_length(len: u64, before_key: usize) -> Result<(), PeerMisbehaved> {
     if len >> 63 != 0 {
@@ -198,7 +198,7 @@ pub(crate) struct FrameFields {
     pub(crate) key: Option<[u8; 4]>,
 }
 
-/// Longest head: two bytes, eight of length, four of mask key (RFC 6455 section 5.2).
+/// Longest head: two bytes, eight for the length, four for the mask key (RFC 6455 section 5.2).
 pub(crate) const HEAD_MAX: usize = 14;
 
 /// Appends a head for `len` bytes of payload.

@@ -18,12 +18,12 @@
 //!
 //! 1. A handshake returns a [`Negotiated`], which every [`Connection`] requires.
 //! 2. Pass received bytes to [`receive`](Connection::receive), repeatedly with the rest, until it returns
-//!    [`Event::NeedMore`]. Keep the unconsumed bytes: part of a frame head, or of a control frame.
+//!    [`Event::NeedMore`]. Keep the unconsumed bytes: part of a frame head or control frame.
 //! 3. Answer events with [`send`](Connection::send) and related methods.
 //! 4. Call [`write_control`](Connection::write_control), which appends pongs, pings and Close.
 //! 5. Send the appended bytes: one send answers the whole burst.
-//! 6. Query [`transport`](Connection::transport) for the state of the transport, and
-//!    [`deadline`](Connection::deadline) for the time of the next [`handle_timeout`](Connection::handle_timeout).
+//! 6. Query [`transport`](Connection::transport) for the transport's state, and [`deadline`](Connection::deadline) for
+//!    the time of the next [`handle_timeout`](Connection::handle_timeout).
 //!
 //! The complete loop, over a transport that consists of two byte vectors:
 //!
@@ -106,8 +106,8 @@
 //! # Guarantees
 //!
 //! * A peer's input never causes a panic, and memory follows the received bytes, never the declared length.
-//! * Each violation of a peer has a variant of [`PeerMisbehaved`], and a Close frame with its code is prepared.
-//!   Each misuse of the caller has a variant of [`Misuse`]; it writes no bytes. Incomplete input is not an error.
+//! * Each peer violation has a variant of [`PeerMisbehaved`], and a Close frame with its code is prepared. Each misuse
+//!   by the caller has a variant of [`Misuse`]; it writes no bytes. Incomplete input is not an error.
 //! * Events and answers do not depend on how the bytes are split. (A message with more than one violation may be
 //!   rejected for any of them.)
 //! * Each limit and each timeout is a documented setting of [`Config`] or [`http::HeadLimits`].

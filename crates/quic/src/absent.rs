@@ -1,5 +1,5 @@
-//! The endpoint of a build without the feature `quinn`: none can be created, so that no call reaches it. Its calls are those of
-//! `endpoint.rs` and `exchanges.rs`, where they are documented. So server, hub and bench have no conditions: about 40 places would need them.
+//! The endpoint in a build without the feature `quinn`: none can be created, so that no call reaches it. `endpoint.rs`
+//! and `exchanges.rs` document its calls. So server, hub and bench have no conditions: about 40 places would need them.
 #![allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
 
 use std::marker::PhantomData;
@@ -18,17 +18,17 @@ use crate::limits::{QuicConnectError, QuicLimits, QuicSetupError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Never {}
 
-/// A connection of an endpoint.
+/// An endpoint's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AbsentKey(Never);
 
-/// Calls of an application on a connection.
+/// An application's calls on a connection.
 pub struct AbsentExchanges<'a> {
     never: Never,
     lifetime: PhantomData<&'a mut ()>,
 }
 
-/// The connections of HTTP/3 of one worker.
+/// One worker's HTTP/3 connections.
 pub struct AbsentEndpoint {
     never: Never,
 }

@@ -1,4 +1,4 @@
-//! The application of an endpoint.
+//! An endpoint's application.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,24 +8,24 @@ use sinews_http::h3::{Event, QuicStreamId};
 
 use crate::{ConnectionKey, Exchanges};
 
-/// The application of an endpoint.
+/// An endpoint's application.
 pub trait Http3App {
-    /// Handles an event of HTTP/3.
+    /// Handles an HTTP/3 event.
     fn handle_event(&mut self, exchanges: &mut Exchanges<'_>, event: Event<'_>);
 
-    /// Handles a datagram of a session of WebTransport.
+    /// Handles a datagram in a WebTransport session.
     fn handle_datagram(&mut self, exchanges: &mut Exchanges<'_>, session: QuicStreamId, payload: &[u8]) {
         let _ = (exchanges, session, payload);
     }
 
-    /// Whether a client of this address may begin a handshake. The address may be forged: count the connection in
+    /// Whether a client with this address may begin a handshake. The address may be forged: count the connection in
     /// [`handle_start`](Self::handle_start).
     fn admits(&mut self, address: IpAddr) -> bool {
         let _ = address;
         true
     }
 
-    /// The handshake is complete: no event of the connection came before.
+    /// The handshake is complete: the connection had no event before.
     ///
     /// # Errors
     /// The reason why the application rejects the connection, which closes with H3_EXCESSIVE_LOAD and has no further event.
@@ -39,7 +39,7 @@ pub trait Http3App {
         let _ = (exchanges, stream);
     }
 
-    /// All events of a datagram, a timeout or a call are handled. The place to send more.
+    /// All events from a datagram, a timeout or a call are handled. The place to send more.
     fn handle_batch_end(&mut self, exchanges: &mut Exchanges<'_>) {
         let _ = exchanges;
     }
@@ -84,9 +84,9 @@ pub struct Outgoing {
     pub destination: SocketAddr,
     /// Length of the datagrams.
     pub len: usize,
-    /// Size of a datagram, if there are several.
+    /// Datagram size, if there are several.
     pub segment: Option<usize>,
-    /// Bits of explicit congestion notification (RFC 3168).
+    /// Explicit congestion notification bits (RFC 3168).
     pub ecn: u8,
     /// The address to send from, if it is known.
     pub source: Option<IpAddr>,
@@ -98,7 +98,7 @@ pub struct Outgoing {
 pub enum DatagramSend {
     /// It leaves with the next packets.
     Sent,
-    /// The congestion window is closed, and the buffer is full; or content of streams leaves first.
+    /// The congestion window is closed, and the buffer is full; or stream content leaves first.
     /// [`handle_batch_end`](crate::Http3App::handle_batch_end) follows once datagrams may leave.
     Blocked,
     /// It exceeds a packet of this path, or the client takes no datagrams.

@@ -1,10 +1,10 @@
 //! The share of datagrams in a connection.
 
-/// Bytes of datagrams that the application may send while content of streams is unacknowledged.
+/// Datagram bytes that the application may send while stream content is unacknowledged.
 ///
-/// QUIC sends datagrams before streams. On a slow path each acknowledgement permits less than the buffer of datagrams holds, and
-/// an application that refills the buffer would stop all streams. So the budget is refilled only once the streams could use
-/// the window that an acknowledgement has opened.
+/// QUIC sends datagrams before streams. On a slow path each acknowledgement permits less than the datagram buffer
+/// holds, and an application that refills the buffer would stop all streams. So the budget is refilled only once the
+/// streams could use the window that an acknowledgement has opened.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramBudget {
     size: usize,
@@ -19,7 +19,7 @@ impl DatagramBudget {
         Self { size, left: size, is_acknowledged: false }
     }
 
-    /// Returns whether a datagram may be sent. `has_content`: content of streams is unacknowledged.
+    /// Returns whether a datagram may be sent. `has_content`: stream content is unacknowledged.
     pub(crate) const fn permits(&mut self, len: usize, has_content: bool) -> bool {
         if !has_content {
             self.left = self.size;
@@ -34,7 +34,7 @@ impl DatagramBudget {
         self.is_acknowledged = false;
     }
 
-    /// Notes an acknowledgement. `queued`: bytes of datagrams that wait.
+    /// Notes an acknowledgement. `queued`: datagram bytes that wait.
     pub(crate) const fn note_acknowledgement(&mut self, queued: usize) {
         self.is_acknowledged |= queued == 0;
     }

@@ -1,4 +1,4 @@
-//! The translation of [limits](QuicLimits) into the configuration of quinn-proto.
+//! Translation of [limits](QuicLimits) into quinn-proto's configuration.
 
 use std::sync::Arc;
 
@@ -63,8 +63,8 @@ impl QuicLimits {
 /// Received datagrams of a connection that wait for the application. It reads them at once.
 const DATAGRAM_BUFFER: usize = 64 << 10;
 
-/// Unidirectional streams of a client without a session of WebTransport: three (RFC 9114 section 6.2), and unknown ones. QUIC
-/// takes memory for each permitted stream. A session permits further streams as its client opens streams.
+/// Unidirectional streams for a client without a WebTransport session: three (RFC 9114 section 6.2), and unknown ones.
+/// QUIC takes memory for each permitted stream. A session permits further streams as its client opens streams.
 const PLAIN_STREAMS_MAX: u32 = 6;
 
 /// Bytes of a client before its connection is accepted, which happens at once.
@@ -77,7 +77,7 @@ fn random_key() -> Result<[u8; 64], QuicSetupError> {
     Ok(key)
 }
 
-/// The key of tokens of Retry. A token is valid for 15 s at the worker that sent it.
+/// The key for Retry tokens. A token is valid for 15 s at the worker that sent it.
 fn token_key() -> Result<ring::hkdf::Prk, QuicSetupError> {
     Ok(ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, &[]).extract(&random_key()?))
 }

@@ -1,8 +1,8 @@
 //! Congestion control that does not hold back the end of a connection.
 //!
-//! quinn-proto counts CONNECTION_CLOSE against the congestion window while content waits. The window of a client that is slow
-//! is full, and no acknowledgement opens it again, since a closed connection handles none: the client would never learn the
-//! reason. RFC 9002 section 7 limits only packets that elicit acknowledgements, and this one does not.
+//! quinn-proto counts CONNECTION_CLOSE against the congestion window while content waits. A slow client's window is
+//! full, and no acknowledgement opens it again, since a closed connection handles none: the client would never learn
+//! the reason. RFC 9002 section 7 limits only packets that elicit acknowledgements, and this one does not.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::{Connection, RttEstimator};
 
-/// Creates CUBIC controllers (RFC 9438), the default of quinn-proto, whose window [`open_window`] opens.
+/// Creates CUBIC controllers (RFC 9438), quinn-proto's default, whose window [`open_window`] opens.
 #[derive(Debug, Default)]
 pub(crate) struct Congestion(Arc<CubicConfig>);
 

@@ -18,18 +18,18 @@ use crate::limits::QuicLimits;
 use crate::memory::UnreadBytes;
 use crate::window::ConnectionWindow;
 
-/// A connection of HTTP/3 over QUIC.
+/// An HTTP/3 connection over QUIC.
 pub(crate) struct Http3Link {
     pub(crate) quic: Connection,
     http: H3Connection,
     key: ConnectionKey,
     streams: StreamQueues,
     is_connected: bool,
-    /// A session of WebTransport was asked for: the client may open more unidirectional streams.
+    /// A WebTransport session was requested: the client may open more unidirectional streams.
     has_session: bool,
     /// Frames received so far.
     received: ReceivedFrames,
-    /// Bytes of the received packets that count as unread content, and that frames of datagrams may have taken.
+    /// Bytes in received packets that count as unread content, and that datagram frames may have taken.
     datagram_content: usize,
     pub(crate) is_ended: bool,
     started: Instant,
@@ -163,7 +163,7 @@ impl Http3Link {
         self.streams.datagram_budget.note_sent();
     }
 
-    /// Handles all events of QUIC.
+    /// Handles all QUIC events.
     pub(crate) fn drive(&mut self, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         while let Some(event) = self.quic.poll() {
             match event {
@@ -231,7 +231,7 @@ impl Http3Link {
         }
     }
 
-    /// Sends bytes of streams whose windows have opened.
+    /// Sends bytes on streams whose windows have opened.
     fn write(&mut self, app: &mut dyn Http3App, now: Instant) {
         for stream in self.streams.take_writable() {
             if self.streams.flush(&mut self.quic, stream) {
@@ -240,14 +240,14 @@ impl Http3Link {
         }
     }
 
-    /// Whether calls of the application are to be executed.
+    /// Whether calls by the application are to be executed.
     fn has_changed(&self) -> bool {
         let streams = &self.streams;
         let is_full = streams.outgoing_bytes > streams.max_queued;
         self.http.has_signals() || !streams.resumed.is_empty() || streams.close.is_some() || is_full
     }
 
-    /// Lends the connection to the application, outside of an event.
+    /// Lends the connection to the application, outside an event.
     pub(crate) fn exchanges(&mut self, now: Instant) -> Exchanges<'_> {
         let Self { quic, http, streams, key, started, .. } = self;
         Exchanges { quic, http, streams, key: *key, now, started: *started, out: Vec::new() }
@@ -266,7 +266,7 @@ impl Http3Link {
         }
     }
 
-    /// Closes the connection after an error of HTTP/3.
+    /// Closes the connection after an HTTP/3 error.
     fn check(&mut self, error: Option<sinews_http::h3::Error>, app: &mut dyn Http3App, now: Instant) {
         let Some(error) = error.filter(|_| !self.is_ended) else { return };
         self.is_ended = true;
@@ -274,7 +274,7 @@ impl Http3Link {
         app.handle_end(self.key, LinkEnd::Violation, &error.to_string());
     }
 
-    /// Passes received bytes of a stream to HTTP/3, until there are none or the stream is held.
+    /// Passes a stream's received bytes to HTTP/3, until there are none or the stream is held.
     fn read(&mut self, stream: StreamId, app: &mut dyn Http3App, fields: &mut FieldBuffer, now: Instant) {
         let is_unread = self.streams.all_paused
             || self.streams.paused.contains(&stream)
@@ -336,7 +336,7 @@ impl Http3Link {
         }
     }
 
-    /// Notes a request for a session of WebTransport.
+    /// Notes a request for a WebTransport session.
     fn note_session(&mut self, event: &Event<'_>) {
         if let Event::Request { head, .. } = event
             && head.protocol().is_some_and(|protocol| protocol.starts_with("webtransport"))
@@ -346,8 +346,9 @@ impl Http3Link {
         }
     }
 
-    /// Doubles the permitted unidirectional streams of sessions while the client has opened all of them or all but the last, up to
-    /// the number of bidirectional streams: QUIC takes memory for each permitted stream, and most sessions open no stream.
+    /// Doubles the permitted unidirectional streams of sessions while the client has opened all or all but the last, up
+    /// to the number of bidirectional streams: QUIC takes memory for each permitted stream, and most sessions open no
+    /// stream.
     fn permit_session_streams(&mut self) {
         let permitted = self.quic.max_concurrent_streams(Dir::Uni);
         let most = self.quic.max_concurrent_streams(Dir::Bi);
@@ -434,7 +435,7 @@ impl Http3Link {
         self.http.requests()
     }
 
-    /// Announces the end of the connection to its client.
+    /// Announces the connection's end to its client.
     pub(crate) fn shut_down(&mut self, now: Instant) {
         self.exchanges(now).shut_down();
     }

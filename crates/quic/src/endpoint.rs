@@ -1,4 +1,4 @@
-//! All connections of a worker.
+//! A worker's connections.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,10 @@ use crate::ids::{ConnectionRoutes, WorkerRoute};
 use crate::limits::{QuicConnectError, QuicLimits, QuicSetupError};
 use crate::links::{LinkDeadlines, Links};
 
-/// The connections of HTTP/3 of one worker.
+/// One worker's HTTP/3 connections.
 pub struct QuicEndpoint {
     quic: Endpoint,
-    /// Configuration of connections that this side opens.
+    /// Configuration for connections that this side opens.
     client: Option<ClientConfig>,
     http: Config,
     limits: QuicLimits,
@@ -38,19 +38,19 @@ pub struct QuicEndpoint {
     /// Answers without a connection: Retry, version negotiation, stateless reset, refusal.
     responses: Vec<(Transmit, Vec<u8>)>,
     is_closing: bool,
-    /// All connections were closed: the datagrams of new clients are for a successor.
+    /// All connections were closed: new clients' datagrams are for a successor.
     is_closed: bool,
     refused: u64,
 }
 
-/// Datagrams of one send with segmentation offload: Linux takes 64. More would delay other connections.
+/// Datagrams in one send with segmentation offload: Linux takes 64. More would delay other connections.
 const SEGMENTS_MAX: usize = 16;
 
 /// Queued answers without a connection. Further answers are dropped: a flood of invalid datagrams needs no answer.
 const RESPONSES_MAX: usize = 64;
 
 impl QuicEndpoint {
-    /// Creates the endpoint of a worker. `tls` must offer `h3` by ALPN.
+    /// Creates a worker's endpoint. `tls` must offer `h3` by ALPN.
     ///
     /// # Errors
     /// [`QuicSetupError`].
@@ -135,7 +135,7 @@ impl QuicEndpoint {
         self.handshakes.total()
     }
 
-    /// Number of connections refused since the last call, for a limit of connections or handshakes.
+    /// Number of connections refused since the last call, for a connection or handshake limit.
     pub fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
     }
@@ -214,7 +214,7 @@ impl QuicEndpoint {
         }
     }
 
-    /// Handles the events of a connection, and removes it at its end.
+    /// Handles a connection's events, and removes it at its end.
     fn drive(&mut self, handle: ConnectionHandle, app: &mut dyn Http3App, now: Instant) {
         let Some(link) = self.links.get_mut(&handle) else { return };
         let was_connected = link.is_connected();
@@ -241,8 +241,8 @@ impl QuicEndpoint {
         }
     }
 
-    /// Lends a connection outside of an event, for example to send a publication; [`Http3App::handle_batch_end`] follows. `None`:
-    /// it exists no longer.
+    /// Lends a connection outside an event, for example to send a publication; [`Http3App::handle_batch_end`] follows.
+    /// `None`: it exists no longer.
     pub fn with_connection<A: Http3App, T>(
         &mut self,
         connection: ConnectionKey,
@@ -336,7 +336,7 @@ impl QuicEndpoint {
         }
     }
 
-    /// Closes all connections at once, and ignores new clients: they try again, and find the successor of this process.
+    /// Closes all connections at once, and ignores new clients: they try again, and find this process's successor.
     pub fn close(&mut self, reason: &'static str, app: &mut dyn Http3App, now: Instant) {
         (self.is_closing, self.is_closed) = (true, true);
         for handle in self.links.handles() {

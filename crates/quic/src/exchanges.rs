@@ -1,4 +1,4 @@
-//! Calls of an application on a connection, and the queues behind them.
+//! An application's calls on a connection, and the queues behind them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use crate::config::varint;
 use crate::memory::{RetainedBytes, UnreadBytes};
 use crate::window::ConnectionWindow;
 
-/// A connection of an endpoint.
+/// An endpoint's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionKey(pub(crate) ConnectionHandle);
 
-/// Calls of an application on a connection.
+/// An application's calls on a connection.
 pub struct Exchanges<'a> {
     pub(crate) quic: &'a mut Connection,
     pub(crate) http: &'a mut H3Connection,
@@ -37,20 +37,20 @@ impl Exchanges<'_> {
         self.key
     }
 
-    /// The time of the event.
+    /// The event's time.
     #[must_use]
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// SETTINGS of the peer, once they have arrived. A server announces here whether it accepts extended CONNECT.
+    /// The peer's SETTINGS, once they have arrived. A server announces here whether it accepts extended CONNECT.
     #[must_use]
     pub const fn peer_settings(&self) -> Option<PeerSettings> {
         self.http.peer_settings()
     }
 
-    /// Sends the head of a request on a new stream. `ends`: it has no content. `None`: the server permits no further stream now;
-    /// try again in [`handle_batch_end`](crate::Http3App::handle_batch_end).
+    /// Sends a request head on a new stream. `ends`: it has no content. `None`: the server permits no further stream
+    /// now; try again in [`handle_batch_end`](crate::Http3App::handle_batch_end).
     ///
     /// # Errors
     /// [`H3SendError::NotPermitted`].
@@ -75,7 +75,7 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Sends the head of a response. `ends`: it has no content.
+    /// Sends a response head. `ends`: it has no content.
     ///
     /// # Errors
     /// [`H3SendError`].
@@ -108,7 +108,7 @@ impl Exchanges<'_> {
         Ok(())
     }
 
-    /// Opens a stream of a session of WebTransport. `None`: the client permits no further stream now.
+    /// Opens a stream in a WebTransport session. `None`: the client permits no further stream now.
     ///
     /// # Errors
     /// [`H3SendError`].
@@ -132,7 +132,7 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Rejects a stream of a session that the client has opened, with a code of the application.
+    /// Rejects a stream that the client has opened in a session, with an application code.
     pub fn reject_session_stream(&mut self, stream: QuicStreamId, code: u32) {
         let now = self.now.saturating_duration_since(self.started);
         let code = H3Code::from_session_code(code);
@@ -141,7 +141,7 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Ends both sides of a stream of a session early.
+    /// Ends both sides of a session's stream early.
     pub fn reset_session_stream(&mut self, stream: QuicStreamId, code: H3Code) {
         self.http.reset(stream, code);
         // HTTP/3 forgets the stream once the client has ended its side.
@@ -149,7 +149,7 @@ impl Exchanges<'_> {
         let _ = self.quic.send_stream(quic_id(stream)).reset(varint(code.get()));
     }
 
-    /// Sends bytes on a stream of a session, without frames. `ends`: our side of the stream ends after them.
+    /// Sends bytes on a session's stream, without frames. `ends`: our side of the stream ends after them.
     pub fn send_bytes(&mut self, stream: QuicStreamId, bytes: Bytes, ends: bool) {
         if ends {
             self.http.finish_session_stream(stream);
@@ -157,9 +157,9 @@ impl Exchanges<'_> {
         self.streams.send(self.quic, quic_id(stream), bytes, ends);
     }
 
-    /// Sends a datagram of a session, which QUIC does not repeat. Few datagrams wait for the congestion window
-    /// ([`QuicLimits::with_datagram_send_buffer`](crate::QuicLimits::with_datagram_send_buffer)), so that an application can
-    /// replace a value that has not left.
+    /// Sends a datagram in a session, which QUIC does not repeat. Few datagrams wait for the congestion window
+    /// ([`QuicLimits::with_datagram_send_buffer`](crate::QuicLimits::with_datagram_send_buffer)), so that an
+    /// application can replace a value that has not left.
     ///
     /// # Errors
     /// [`H3SendError`].
@@ -221,7 +221,7 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Ends a session of WebTransport with a code and a reason.
+    /// Ends a WebTransport session with a code and a reason.
     ///
     /// # Errors
     /// [`H3SendError`].
@@ -251,13 +251,13 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Bytes that wait for windows of the peer, on all streams.
+    /// Bytes that wait for the peer's windows, on all streams.
     #[must_use]
     pub const fn queued(&self) -> usize {
         self.streams.outgoing_bytes
     }
 
-    /// Bytes that wait for windows of the peer, on a stream.
+    /// Bytes that wait for the peer's windows, on a stream.
     #[must_use]
     pub fn queued_on(&self, stream: QuicStreamId) -> usize {
         let queue = self.streams.outgoing.get(&quic_id(stream));
@@ -276,8 +276,8 @@ impl Exchanges<'_> {
         self.quic.remote_address()
     }
 
-    /// Streams whose sent content the client has not acknowledged, or whose response is not complete; and the number of frames
-    /// with content that were sent, which shows progress.
+    /// Streams whose sent content the client has not acknowledged, or whose response is not complete; and how many
+    /// frames with content were sent, which shows progress.
     #[must_use]
     pub fn unacknowledged(&mut self) -> (usize, u64) {
         // The control stream never ends.
@@ -285,7 +285,7 @@ impl Exchanges<'_> {
         (streams, self.quic.stats().frame_tx.stream)
     }
 
-    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// Returns when the first stream was opened whose head has not arrived. Bound the time of the heads by
     /// [`expire_heads`](Self::expire_heads).
     #[must_use]
     pub fn awaits_head_since(&mut self) -> Option<Instant> {
@@ -300,14 +300,14 @@ impl Exchanges<'_> {
         }
     }
 
-    /// Bytes of memory of outgoing content that the peer has not acknowledged, with the [queue](Self::queued).
+    /// Memory bytes for outgoing content that the peer has not acknowledged, with the [queue](Self::queued).
     #[must_use]
     pub fn retained(&self) -> usize {
         self.streams.retained.get()
     }
 
-    /// Bytes of memory of the connection beside [outgoing content](Self::retained): its state, and unread
-    /// input, of which the part in QUIC is an estimate.
+    /// The connection's memory bytes beside [outgoing content](Self::retained): its state, and unread input, of which
+    /// the part in QUIC is an estimate.
     #[must_use]
     pub fn memory(&mut self) -> usize {
         let open = |dir| self.quic.streams().remote_open_streams(dir) as usize;
@@ -376,10 +376,10 @@ impl EndState {
 const ANNOUNCEMENT_MIN: Duration = Duration::from_millis(25);
 const ANNOUNCEMENT_MAX: Duration = Duration::from_secs(1);
 
-/// Content that is copied behind the header of its frame: a piece of its own takes more.
+/// Content that is copied behind its frame header: a separate piece takes more.
 const COPIED_DATA_MAX: usize = 1024;
 
-/// Memory of an idle connection without its streams: our state, that of quinn-proto, and keys.
+/// An idle connection's memory without its streams: our state, quinn-proto's state, and keys.
 const BASE_MEMORY: usize = 20 << 10;
 
 /// Memory that quinn-proto takes for each stream that the client may open.
@@ -391,16 +391,16 @@ const OPEN_STREAM_MEMORY: usize = 600;
 /// Bytes between both layers.
 #[derive(Default)]
 pub(crate) struct StreamQueues {
-    /// The unidirectional stream of HTTP/3's control frames.
+    /// The unidirectional stream for HTTP/3's control frames.
     pub(crate) control: Option<StreamId>,
     /// Bytes for streams with closed windows.
     pub(crate) outgoing: BTreeMap<StreamId, OutgoingQueue>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) max_queued: usize,
-    /// Bytes of datagrams that may wait for the congestion window.
+    /// Datagram bytes that may wait for the congestion window.
     pub(crate) datagram_buffer: usize,
     pub(crate) datagram_budget: DatagramBudget,
-    /// Bytes that QUIC keeps until the client acknowledges them, at most, and the maximum of that.
+    /// Bytes that QUIC keeps until the client acknowledges them, at most, and their maximum.
     pub(crate) send_window: u64,
     pub(crate) max_send_window: u64,
     /// Bytes passed to QUIC since the window has grown.
@@ -411,7 +411,7 @@ pub(crate) struct StreamQueues {
     pub(crate) unread_bytes: UnreadBytes,
     /// Bytes that the client may send ahead.
     pub(crate) window: ConnectionWindow,
-    /// The rest of a chunk of a held stream.
+    /// The rest of a held stream's chunk.
     pub(crate) held: BTreeMap<StreamId, Bytes>,
     /// Streams that the application does not read.
     pub(crate) paused: BTreeSet<StreamId>,
@@ -492,8 +492,8 @@ impl StreamQueues {
         None
     }
 
-    /// Takes the streams whose windows have opened, the longest wait first. QUIC names the latest stream first, which may use up
-    /// the window of the connection each time.
+    /// Takes the streams whose windows have opened, the longest wait first. QUIC names the latest stream first, which
+    /// may use up the connection's window each time.
     pub(crate) fn take_writable(&mut self) -> Vec<StreamId> {
         let mut streams = std::mem::take(&mut self.writable);
         streams.sort_by_key(|stream| self.outgoing.get(stream).map(|queue| queue.turn));
@@ -538,7 +538,7 @@ impl StreamQueues {
         }
     }
 
-    /// Bytes of datagrams that wait for the congestion window.
+    /// Datagram bytes that wait for the congestion window.
     pub(crate) fn queued_datagrams(&self, quic: &mut Connection) -> usize {
         self.datagram_buffer.saturating_sub(quic.datagrams().send_buffer_space())
     }
@@ -548,7 +548,7 @@ impl StreamQueues {
         self.paused.len() + self.held.len()
     }
 
-    /// Notes that bytes of a stream have left QUIC.
+    /// Notes that a stream's bytes have left QUIC.
     pub(crate) fn note_read(&mut self, bytes: usize) {
         self.window.note_read(bytes);
         self.unread_bytes.remove_read(bytes);
@@ -561,7 +561,7 @@ impl StreamQueues {
         held + streams * size_of::<StreamId>()
     }
 
-    /// Drops the state of reads of a stream that HTTP/3 no longer knows.
+    /// Drops the read state for a stream that HTTP/3 no longer knows.
     pub(crate) fn forget_reads(&mut self, stream: StreamId, http: &H3Connection) {
         if !http.is_open(http_id(stream)) {
             self.held.remove(&stream);
@@ -570,7 +570,7 @@ impl StreamQueues {
         }
     }
 
-    /// Drops the queue of a stream.
+    /// Drops a stream's queue.
     pub(crate) fn forget(&mut self, stream: StreamId) {
         if let Some(queue) = self.outgoing.remove(&stream) {
             self.outgoing_bytes -= queue.chunks.iter().map(Bytes::len).sum::<usize>();

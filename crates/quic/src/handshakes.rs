@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// The unfinished handshakes of an endpoint: their number, and the number of each client that has proved its address.
-/// Handshakes without that proof do not count for an address, which an attacker may have forged.
+/// An endpoint's unfinished handshakes: their number, and that of each client that has proved its address. Handshakes
+/// without that proof do not count for an address, which an attacker may have forged.
 #[derive(Debug, Default)]
 pub(crate) struct Handshakes {
     total: usize,

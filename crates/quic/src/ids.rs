@@ -16,7 +16,7 @@ pub(crate) const ID_LEN: usize = 8;
 /// Random bytes of an identifier, which come first.
 const NONCE_LEN: usize = 5;
 
-/// Owner of a connection.
+/// A connection's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WorkerRoute {
     worker: u8,
@@ -24,7 +24,7 @@ pub struct WorkerRoute {
 }
 
 impl WorkerRoute {
-    /// Creates the route to a worker. `generation` numbers the processes of a chain of hot restarts.
+    /// Creates the route to a worker. `generation` numbers the processes of a hot restart chain.
     #[must_use]
     pub const fn new(worker: u8, generation: u8) -> Self {
         Self { worker, generation }
@@ -36,7 +36,7 @@ impl WorkerRoute {
         self.worker
     }
 
-    /// The number of the process.
+    /// The process's number.
     #[must_use]
     pub const fn generation(self) -> u8 {
         self.generation
@@ -58,7 +58,7 @@ impl ConnectionRoutes {
     #[must_use]
     pub fn new() -> Self {
         let mut key = [0; Self::KEY_LEN];
-        // Without the system's random source no key of TLS exists either.
+        // Without the system's random source no TLS key exists either.
         let _ = SystemRandom::new().fill(&mut key);
         Self::with_key(key)
     }
@@ -73,7 +73,7 @@ impl ConnectionRoutes {
         Self { key, mask: Arc::new(mask) }
     }
 
-    /// The key, for the successor of this process. It is secret: its owner can tell the workers of connections apart.
+    /// The key, for this process's successor. It is secret: its owner can tell the workers of connections apart.
     #[must_use]
     pub const fn key(&self) -> [u8; Self::KEY_LEN] {
         self.key
@@ -130,7 +130,7 @@ impl fmt::Debug for ConnectionRoutes {
 /// Distinguishes our identifiers from 255 of 256 foreign identifiers.
 const CHECK: u8 = 0xa5;
 
-/// Makes identifiers of one worker.
+/// Makes identifiers for one worker.
 pub(crate) struct RoutedIds {
     pub(crate) routes: ConnectionRoutes,
     pub(crate) route: WorkerRoute,
@@ -141,7 +141,7 @@ pub(crate) struct RoutedIds {
 impl ConnectionIdGenerator for RoutedIds {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut nonce = [0; NONCE_LEN];
-        // Without the system's random source no key of TLS exists either. The endpoint never accepts an identifier twice.
+        // Without the system's random source no TLS key exists either. The endpoint never accepts an identifier twice.
         let _ = self.random.fill(&mut nonce);
         ConnectionId::new(&self.routes.write(nonce, self.route))
     }
@@ -185,7 +185,7 @@ mod tests {
             (0..10_000_u64).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         let taken = random_ids.filter(|id| routes.read(*id).is_some()).count();
         assert!(taken < 120, "{taken} of 10000 random identifiers are taken for ours");
-        // The successor reads the identifiers of its predecessor.
+        // The successor reads its predecessor's identifiers.
         let id = ids.generate_cid();
         let datagram = [&[0x40][..], &id].concat();
         assert_eq!(ConnectionRoutes::with_key(routes.key()).route(&datagram), Some(route));

@@ -1,18 +1,18 @@
 //! HTTP/3 over QUIC without sockets, for one worker: datagrams and time in, datagrams and events out.
 //!
 //! A driver passes each received datagram to [`QuicEndpoint::receive`], calls [`QuicEndpoint::expire`] at
-//! [`QuicEndpoint::next_timeout`], and then sends the datagrams of [`QuicEndpoint::transmit`]. The events of HTTP/3 go to an
-//! [`Http3App`], which answers through an [`Exchanges`]. An endpoint accepts connections ([`QuicEndpoint::new`]), or opens
-//! them ([`QuicEndpoint::client`], [`QuicEndpoint::connect`], [`Exchanges::send_request`]).
+//! [`QuicEndpoint::next_timeout`], and then sends the datagrams from [`QuicEndpoint::transmit`]. HTTP/3 events go to an
+//! [`Http3App`], which answers through an [`Exchanges`]. An endpoint accepts connections ([`QuicEndpoint::new`]), or
+//! opens them ([`QuicEndpoint::client`], [`QuicEndpoint::connect`], [`Exchanges::send_request`]).
 //!
 //! A connection identifier names its worker and the generation of its process, so that a datagram that the kernel gave to
 //! another worker is passed on: [`ConnectionRoutes::route`].
 //!
 //! # Features
 //!
-//! * `quinn`: QUIC itself. Without it an endpoint cannot be created ([`QuicSetupError::NotBuilt`], [`IS_BUILT`]); programs on this
-//!   crate compile all the same, without the crates of QUIC.
-//! * `tokio`: `Http3Tunnel`, a WebSocket's stream of a client with a socket of its own.
+//! * `quinn`: QUIC itself. Without it an endpoint cannot be created ([`QuicSetupError::NotBuilt`], [`IS_BUILT`]);
+//!   programs on this crate compile all the same, without the QUIC crates.
+//! * `tokio`: `Http3Tunnel`, a WebSocket's stream for a client with its own socket.
 #![forbid(unsafe_code)]
 // Limits and routes are read by QUIC only.
 #![cfg_attr(not(feature = "quinn"), allow(dead_code))]

@@ -1,4 +1,4 @@
-//! Limits of an endpoint.
+//! An endpoint's limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(feature = "quinn")]
 use quinn_proto::{ConnectError, crypto::rustls::NoInitialCipherSuite};
 
-/// Limits of the connections of one worker.
+/// Limits for one worker's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct QuicLimits {
     pub(crate) max_connections: usize,
@@ -45,7 +45,7 @@ impl QuicLimits {
         }
     }
 
-    /// Sets the maximum of connections; the endpoint refuses further connections. Default: 10,000.
+    /// Sets the connection limit; the endpoint refuses further connections. Default: 10,000.
     #[must_use]
     pub const fn with_max_connections(mut self, connections: usize) -> Self {
         self.max_connections = connections;
@@ -60,16 +60,16 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the maximum of unfinished handshakes; the endpoint refuses further connections. Default: 1,000, of which all but
-    /// the first [`retry_at`](Self::with_retry_at) are of clients that have proved their address.
+    /// Sets the limit on unfinished handshakes; the endpoint refuses further connections. Default: 1,000, of which all
+    /// but the first [`retry_at`](Self::with_retry_at) are from clients that have proved their address.
     #[must_use]
     pub const fn with_max_handshakes(mut self, handshakes: usize) -> Self {
         self.max_handshakes = handshakes;
         self
     }
 
-    /// Sets the maximum of unfinished handshakes of a client that has proved its address, or of its network of IPv6; the endpoint
-    /// refuses further ones. Default: 100.
+    /// Sets the limit on unfinished handshakes of a client that has proved its address, or of its IPv6 network; the
+    /// endpoint refuses further ones. Default: 100.
     #[must_use]
     pub const fn with_max_handshakes_per_address(mut self, handshakes: usize) -> Self {
         self.max_handshakes_per_address = handshakes;
@@ -90,9 +90,9 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the time without a packet after which the endpoint asks whether the client is still there. The answer restarts the
-    /// [idle timeout](Self::with_idle_timeout), so that it ends only connections of clients that are gone; choose less than
-    /// half of it. Default: never.
+    /// Sets the time without a packet after which the endpoint asks whether the client is still there. The answer
+    /// restarts the [idle timeout](Self::with_idle_timeout), so that it ends only connections of clients that are gone;
+    /// choose less than half of it. Default: never.
     #[must_use]
     pub const fn with_keep_alive(mut self, interval: Duration) -> Self {
         self.keep_alive = Some(interval);
@@ -114,8 +114,8 @@ impl QuicLimits {
         self
     }
 
-    /// Sets the bytes that a client may send ahead on all streams of a connection. Streams that the application
-    /// does not read take at most half of it: the window grows by the rest. Default: 1 MiB.
+    /// Sets the bytes that a client may send ahead on all streams of a connection. Streams that the application does
+    /// not read take at most half of it: the window grows by the rest. Default: 1 MiB.
     #[must_use]
     pub const fn with_connection_window(mut self, bytes: u32) -> Self {
         self.connection_window = bytes;
@@ -158,7 +158,7 @@ pub enum QuicSetupError {
     IdleTimeout,
     /// The system's random source failed.
     Random,
-    /// This build has no QUIC: the feature `quinn` of this crate, `http3` of those above it.
+    /// This build has no QUIC: the feature `quinn` in this crate, `http3` in the crates above it.
     NotBuilt,
 }
 

@@ -1,4 +1,4 @@
-//! The connections of an endpoint, and their deadlines.
+//! An endpoint's connections, and their deadlines.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -45,8 +45,8 @@ impl Links {
     }
 }
 
-/// Deadlines of connections, each no later than the actual one: one that moves back, as nearly each packet moves it, stays until
-/// it has passed.
+/// Connection deadlines, each no later than the actual one: one that moves back, as nearly each packet moves it, stays
+/// until it has passed.
 #[derive(Debug, Default)]
 pub(crate) struct LinkDeadlines {
     order: BTreeSet<(Instant, usize)>,
@@ -54,7 +54,7 @@ pub(crate) struct LinkDeadlines {
 }
 
 impl LinkDeadlines {
-    /// Sets the deadline of a connection. `None`: it has none any longer.
+    /// Sets a connection's deadline. `None`: it has none any longer.
     pub(crate) fn set(&mut self, handle: usize, deadline: Option<Instant>) {
         if self.armed.len() <= handle {
             self.armed.resize(handle + 1, None);

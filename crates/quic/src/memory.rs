@@ -42,12 +42,13 @@ impl Drop for RetainedPiece {
     }
 }
 
-/// Estimate of the received bytes that QUIC holds, because their stream is paused, or earlier bytes of the stream are missing.
+/// Estimated received bytes that QUIC holds, because their stream is paused, or earlier bytes in the stream are
+/// missing.
 #[derive(Debug, Default)]
 pub(crate) struct UnreadBytes(u64);
 
-/// Bytes of a datagram beside content: at least 28, with acknowledgements and long integers at most this. A client cannot hide
-/// content behind the difference in datagrams of full size, and small datagrams hide little.
+/// Bytes of a datagram beside content: at least 28, with acknowledgements and long integers at most this. A client
+/// cannot hide content behind the difference in full-size datagrams, and small datagrams hide little.
 const DATAGRAM_OVERHEAD: usize = 64;
 
 impl UnreadBytes {

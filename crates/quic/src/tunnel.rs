@@ -1,4 +1,4 @@
-//! One tunnel of a client, such as a WebSocket, on a connection of its own, on Tokio.
+//! A client's tunnel, such as a WebSocket, on its own connection, on Tokio.
 
 use std::future::pending;
 use std::io;
@@ -47,7 +47,7 @@ pub struct TunnelResponse {
     pub status: u16,
     /// Names and values of its headers.
     pub headers: Vec<(String, Vec<u8>)>,
-    /// The beginning of the content of a rejection.
+    /// The beginning of a rejection's content.
     pub body: Vec<u8>,
 }
 
@@ -84,20 +84,20 @@ struct TunnelEvents {
     end: Option<io::Error>,
 }
 
-/// Received bytes that wait for the local side. The window of the stream then closes.
+/// Received bytes that wait for the local side. The stream's window then closes.
 const RECEIVED_MAX: usize = 64 << 10;
 
-/// Bytes that wait for the windows of the server. The local side is then not read.
+/// Bytes that wait for the server's windows. The local side is then not read.
 const QUEUED_MAX: usize = 64 << 10;
 
-/// The most of the content of a rejection.
+/// Maximum bytes of a rejection's content.
 const BODY_MAX: usize = 16 << 10;
 
 /// The largest datagram.
 const DATAGRAM_MAX: usize = 1 << 16;
 
 impl Http3Tunnel {
-    /// Connects, and sends the request. `name` is the name in the certificate of the server. A response that rejects the
+    /// Connects, and sends the request. `name` is the name in the server's certificate. A response that rejects the
     /// request is no error. Bound the time by a timeout.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Http3Tunnel {
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let socket = UdpSocket::bind(local).await?;
-        // Errors of the path, such as a closed port, are then errors of this socket.
+        // Path errors, such as a closed port, are then errors on this socket.
         socket.connect(server).await?;
         tls.alpn_protocols = vec![b"h3".to_vec()];
         let endpoint = QuicEndpoint::client(Arc::new(tls), Config::new(), QuicLimits::new());
@@ -134,7 +134,7 @@ impl Http3Tunnel {
         Ok((response, tunnel))
     }
 
-    /// Waits for the response, and for the content of a rejection.
+    /// Waits for the response, and for a rejection's content.
     async fn respond(&mut self) -> io::Result<TunnelResponse> {
         loop {
             self.transmit().await?;
@@ -260,7 +260,7 @@ impl Http3Tunnel {
     fn handle(&mut self, received: io::Result<usize>) -> io::Result<()> {
         let len = match received {
             Ok(len) => len,
-            // The network may lose packets of an open connection, and report that.
+            // The network may lose packets on an open connection, and report that.
             Err(_) if self.events.response.is_some() => return Ok(()),
             Err(error) => return Err(error),
         };

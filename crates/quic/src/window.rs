@@ -1,8 +1,8 @@
-//! The receive window of a connection.
+//! A connection's receive window.
 
-/// Window of the bytes that a client may send ahead on all streams. Streams that the application does not read keep theirs, so
-/// that they take no more than half of the configured size: the window grows by the rest. Otherwise a few of them would stop
-/// their neighbors.
+/// Window for the bytes that a client may send ahead on all streams. Streams that the application does not read keep
+/// theirs, so that they take no more than half the configured size: the window grows by the rest. Otherwise a few
+/// streams would stop their neighbors.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionWindow {
     configured: u64,
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn window_grows_by_unread_streams_and_shrinks_once_for_bytes_that_are_read() {
         let mut window = ConnectionWindow::new(1000, 100);
-        // Half of the window is for streams that are read.
+        // Half the window is for streams that are read.
         assert_eq!([0, 1, 5].map(|unread| window.adapt(unread)), [None; 3]);
         assert_eq!((window.adapt(6), window.adapt(20)), (Some(1100), Some(2500)));
         assert_eq!((window.most(3), window.most(100)), (300, 2500));

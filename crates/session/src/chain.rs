@@ -7,9 +7,8 @@ use bytes::Bytes;
 
 use crate::pool::Pool;
 
-/// Queued bytes in transmission order. A driver takes the chain by value for the duration of a send,
-/// reports the progress of the kernel with [`advance`](Self::advance), and returns the chain to its
-/// session.
+/// Queued bytes in transmission order. A driver takes the chain by value for the duration of a send, reports the
+/// kernel's progress with [`advance`](Self::advance), and returns the chain to its session.
 #[derive(Debug, Default)]
 pub struct Chain {
     /// Frame heads and small payloads, contiguous.
@@ -112,7 +111,7 @@ impl Chain {
         }
     }
 
-    /// Moves the next `count` bytes to the end of another chain: small pieces are copied, and larger parts of payloads are
+    /// Moves the next `count` bytes to the end of another chain: small pieces are copied, and larger payload parts are
     /// shared.
     pub fn move_to(&mut self, count: usize, out: &mut Self) {
         debug_assert!(count <= self.len, "move past the end of the chain");
@@ -152,7 +151,7 @@ impl Chain {
         result
     }
 
-    /// Moves the unsent bytes of another chain to the end of this chain.
+    /// Moves another chain's unsent bytes to the end of this chain.
     pub(crate) fn append(&mut self, other: &mut Self) {
         let (start, sent) = (self.arena.len(), other.arena_sent);
         self.arena.extend_from_slice(&other.arena[sent..]);
@@ -172,9 +171,9 @@ impl Chain {
         self.large.push_back(LargePayload { at: self.arena.len(), bytes, droppable });
     }
 
-    /// Drops the oldest droppable messages until `count` bytes are freed or no droppable message is left.
-    /// Droppable messages are at the front, except for messages sent to this connection alone, so the cost
-    /// does not depend on the length of the queue. Returns the number of dropped bytes and messages.
+    /// Drops the oldest droppable messages until `count` bytes are freed or no droppable message is left. Droppable
+    /// messages are at the front, except for messages sent to this connection alone, so the cost does not depend on the
+    /// queue's length. Returns the number of dropped bytes and messages.
     pub(crate) fn drop_oldest(&mut self, count: usize) -> (usize, usize) {
         let (mut dropped, mut messages, mut at) = (0, 0, self.large_sent);
         while dropped < count && at < self.large.len() {
@@ -227,7 +226,7 @@ impl Chain {
     }
 }
 
-/// Parts of payloads up to this length are copied: an entry of a vectored send costs about as much.
+/// Payload parts up to this length are copied: an entry of a vectored send costs about as much.
 const PIECE_COPY_MAX: usize = 512;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub struct Closed {
     cause: Cause,
 }
 
-/// The cause of the end of a connection.
+/// The cause of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cause {
@@ -35,8 +35,8 @@ impl Closed {
         Self { code, reason, cause }
     }
 
-    /// The code of the peer's Close. It is the code of the local Close if the peer was at fault or if this
-    /// end did not wait for the peer's Close.
+    /// The code in the peer's Close. It is the code of the local Close if the peer was at fault or if this end did not
+    /// wait for the peer's Close.
     #[must_use]
     pub fn code(&self) -> Option<CloseCode> {
         self.code

@@ -52,7 +52,7 @@ pub enum ReceivedEvent {
     Message {
         /// Text (which is valid UTF-8) or binary.
         kind: Kind,
-        /// The payload: a range of the input, or all of [`Session::assembled`](crate::Session::assembled).
+        /// The payload: a range of the input, or the whole [`Session::assembled`](crate::Session::assembled).
         at: PayloadLocation,
     },
     /// A piece of a message, after [`Session::deliver_fragments`](crate::Session::deliver_fragments); see [`Event::Fragment`](sinews_proto::Event::Fragment).

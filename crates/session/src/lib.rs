@@ -69,9 +69,9 @@
 //!
 //! # Memory
 //!
-//! An idle session owns no buffer. Outbound chains and assembly buffers are borrowed from [`Resources`],
-//! the pool of the thread, and returned after use. An incomplete message takes little more memory than its
-//! received bytes. Up to 130 bytes of an incomplete head stay with the session.
+//! An idle session owns no buffer. Outbound chains and assembly buffers are borrowed from [`Resources`], the thread's
+//! pool, and returned after use. An incomplete message takes little more memory than its received bytes. Up to 130
+//! bytes of an incomplete head stay with the session.
 #![forbid(unsafe_code)]
 
 mod chain;

@@ -27,7 +27,7 @@ pub struct Outbound {
     pub(crate) has_drops: bool,
     /// Published messages that the overflow policy dropped and no owner has taken note of.
     dropped: u32,
-    /// Upper bound of the bytes in [`len`](Self::len) that the owner admits by limits of its own, saturated at 4 GiB.
+    /// Upper bound of the bytes in [`len`](Self::len) that the owner admits by its own limits, saturated at 4 GiB.
     exempt: u32,
     /// Bytes for the same peer that are queued outside of this session, saturated at 4 GiB.
     pub(crate) elsewhere: u32,

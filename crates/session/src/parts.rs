@@ -10,9 +10,9 @@ use crate::session::Session;
 use crate::stored_buffer::StoredBuffer;
 
 impl Session {
-    /// Splits the sending of data off this session ([`Connection::split_data`]), together with all queued
-    /// bytes. The rest receives, keeps the deadlines, and queues control frames of its own. Returns `None`
-    /// if this session is a half already.
+    /// Splits the sending of data off this session ([`Connection::split_data`]), together with all queued bytes. The
+    /// rest receives, keeps the deadlines, and queues its own control frames. Returns `None` if this session is a half
+    /// already.
     pub fn split_data(&mut self, now: Time) -> Option<Self> {
         let connection = self.connection.split_data(now)?;
         let mut data = Self::from_parts(connection, std::mem::take(&mut self.outbound));
@@ -21,9 +21,9 @@ impl Session {
         Some(data)
     }
 
-    /// Joins the half that [`split_data`](Self::split_data) returned, with the queued bytes of both halves.
-    /// A chain of the other half that is in flight becomes the send in flight of this session, which must
-    /// have none of its own.
+    /// Joins the half that [`split_data`](Self::split_data) returned, with the queued bytes of both halves. If the
+    /// other half has a chain in flight, it becomes the send in flight of this session, which must not have one
+    /// already.
     pub fn join_data(&mut self, data: &mut Self, resources: &mut Resources, now: Time) {
         let own = std::mem::replace(&mut self.outbound, std::mem::take(&mut data.outbound));
         self.outbound.append(own, resources);
@@ -36,9 +36,8 @@ impl Session {
         self.after_tx(resources, now);
     }
 
-    /// Reports the number of bytes queued outside of this session, in the other half or in the shared
-    /// transport, and whether the transport accepted bytes since the last call. Progress proves that the
-    /// peer is alive.
+    /// Reports the number of bytes queued outside this session, in the other half or in the shared transport, and
+    /// whether the transport accepted bytes since the last call. Progress proves that the peer is alive.
     pub fn note_elsewhere(&mut self, waiting: usize, moved: bool, now: Time) {
         self.outbound.elsewhere = u32::try_from(waiting).unwrap_or(u32::MAX);
         self.note_outbound(moved, now);

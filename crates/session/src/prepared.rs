@@ -79,8 +79,7 @@ impl Prepared {
         Self::new(Kind::Binary, payload.into())
     }
 
-    /// Creates a message of either kind. The payload of text must be UTF-8, which holds for every received
-    /// text.
+    /// Creates a message of either kind. A text payload must be UTF-8, which holds for every received text.
     #[must_use]
     pub fn new(kind: Kind, payload: Bytes) -> Self {
         Self(Arc::new(Inner {

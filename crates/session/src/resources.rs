@@ -49,7 +49,7 @@ impl Resources {
         &self.traffic
     }
 
-    /// Pool of spare buffers of at most 64 KiB, for inbound and outbound messages.
+    /// Pool of spare buffers with at most 64 KiB, for inbound and outbound messages.
     #[must_use]
     pub fn spares(&self) -> usize {
         self.pool.spares()
@@ -61,8 +61,7 @@ impl Resources {
         self.shared.holds_spares() || self.pool.holds_spares()
     }
 
-    /// Reserves capacity for a large payload and its head behind the content of a chain, in the memory of
-    /// an earlier message.
+    /// Reserves capacity for a large payload and its head behind a chain's content, in an earlier message's memory.
     #[inline]
     pub(crate) fn reserve(&mut self, chain: &mut Chain, len: usize) {
         if len > Pool::CAPACITY_MAX {

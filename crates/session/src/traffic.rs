@@ -1,7 +1,7 @@
 //! Traffic counters of a thread's sessions.
 
-/// Counters of messages sent and dropped by the sessions of one thread since the creation of its
-/// [`Resources`](crate::Resources). Received messages are passed to their owner, which can count them.
+/// Counters of messages sent and dropped by the sessions of one thread since its [`Resources`](crate::Resources) were
+/// created. Received messages are passed to their owner, which can count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {

@@ -177,7 +177,7 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
-    /// Queues a message of a streaming response, which is encoded once for all responses of its format.
+    /// Queues a message in a streaming response, which is encoded once for all responses in its format.
     fn queue_body(&mut self, message: &Prepared, format: &'static BodyFormat, chunked: bool, exempt: bool) {
         let encoded = message.body(format);
         let bytes = encoded.bytes(chunked);
@@ -402,8 +402,8 @@ impl<'a> Tx<'a> {
     }
 
     /// Sends one message composed of several buffers. Each buffer is treated like the payload of
-    /// [`send_owned`](Self::send_owned): large buffers are sent by reference, so a header and a payload
-    /// need no common buffer. If the message is masked or compressed, all of it is copied once.
+    /// [`send_owned`](Self::send_owned): large buffers are sent by reference, so a header and a payload need no common
+    /// buffer. If the message is masked or compressed, it is copied once.
     ///
     /// # Errors
     /// As [`send_text`](Self::send_text).
@@ -504,8 +504,8 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// Published frames up to this size are copied into the arena: a copy costs less than an entry of its own
-/// in the vector of a send.
+/// Published frames up to this size are copied into the arena: a copy costs less than a separate entry in a send's
+/// vector.
 const PUBLISHED_COPY_MAX: usize = 256;
 
 /// Owned payloads of at least this size are sent by reference.

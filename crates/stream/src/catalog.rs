@@ -16,7 +16,7 @@ use crate::disk::{self, Disk, DiskFile, append_all};
 use crate::index::{self, Index, Summary};
 use crate::{Fsync, StreamConfig};
 
-/// Metadata of a closed stream.
+/// A closed stream's metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamMetadata {
     pub(crate) created: u64,
@@ -33,13 +33,13 @@ pub(crate) struct StreamMetadata {
 /// Synced state of the files after a clean close: the next open need neither read nor sync them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CleanClose {
-    /// Length of the file of committed offsets.
+    /// Length of the committed-offset file.
     pub(crate) groups_bytes: u64,
-    /// The last segment of each partition; none if its head was never synced.
+    /// Each partition's last segment; none if its head was never synced.
     pub(crate) tails: Vec<Option<LastSegment>>,
 }
 
-/// The last segment of a closed partition.
+/// A closed partition's last segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LastSegment {
     /// [`SegmentHeader::checksum`](crate::seal::SegmentHeader::checksum) of the segment.
@@ -49,21 +49,20 @@ pub(crate) struct LastSegment {
     pub(crate) index: Option<Index>,
 }
 
-/// Maximum entries of an index stored in the catalog: 20 bytes each, one for 64 KiB of a segment. A larger index has a
-/// file.
+/// Maximum index entries stored in the catalog: 20 bytes each, one for 64 KiB of a segment. A larger index has a file.
 pub(crate) const INDEX_ENTRIES_MAX: usize = 32;
 
 /// A group and its offset in each partition.
 pub(crate) type GroupOffsets = (Box<str>, Vec<(u32, u64)>);
 
-/// Sizes and offsets of a partition.
+/// A partition's sizes and offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartitionExtent {
     pub(crate) earliest: u64,
     pub(crate) readable: u64,
     pub(crate) bytes: u64,
     pub(crate) segments: u64,
-    /// Time of the last batch of the first segment.
+    /// Time of the last batch in the first segment.
     pub(crate) first_time: u64,
     /// Name and length of the last segment.
     pub(crate) last_base: u64,
@@ -93,14 +92,14 @@ const HEAD: usize = 8;
 const STREAM: u8 = 1;
 const OPENED: u8 = 2;
 const DELETED: u8 = 3;
-/// As [`STREAM`], with the retention of tombstones behind the name.
+/// As [`STREAM`], with the tombstone retention behind the name.
 const COMPACTED_STREAM: u8 = 4;
 
-/// Minimum number of appended entries before the file is rewritten.
+/// Minimum appended entries before the file is rewritten.
 const COMPACT_MIN: usize = 16_384;
 
 impl Catalog {
-    /// Reads the catalog of a directory. The list is empty if there is no readable catalog.
+    /// Reads a directory's catalog. The list is empty if there is no readable catalog.
     pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path) -> (Self, StreamMap) {
         let mut catalog = Self { disk, dir: dir.to_owned(), file: None, appended: 0 };
         let mut list = StreamMap::new();

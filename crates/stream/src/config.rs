@@ -1,4 +1,4 @@
-//! Configuration of a streams directory and of each stream.
+//! Configuration for a streams directory and for each stream.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub enum Fsync {
     Never,
 }
 
-/// Configuration of one stream.
+/// Configuration for one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     pub(crate) partitions: u32,
@@ -44,7 +44,7 @@ impl Default for StreamConfig {
 }
 
 impl StreamConfig {
-    /// Maximum number of partitions of a stream. Each keeps a file open and takes writer time.
+    /// Maximum partitions in a stream. Each keeps a file open and takes writer time.
     pub const PARTITIONS_MAX: u32 = 1024;
 
     /// Number of partitions, 1 by default. Records are ordered within a partition. The number can be raised later; keys
@@ -62,7 +62,7 @@ impl StreamConfig {
         self
     }
 
-    /// Bytes of a segment, 256 MiB by default and 64 KiB to 1 GiB. Retention removes whole segments. Opening the log
+    /// Bytes in a segment, 256 MiB by default and 64 KiB to 1 GiB. Retention removes whole segments. Opening the log
     /// after a crash reads the last segment: 256 MiB take a quarter of a second at 1 GB/s, and a terabyte has 4,096
     /// files. Without [`Fsync::Batch`], recovery also writes the last segment again.
     #[must_use]
@@ -71,7 +71,7 @@ impl StreamConfig {
         self
     }
 
-    /// The size of a segment ([`with_segment_bytes`](Self::with_segment_bytes)).
+    /// The segment size ([`with_segment_bytes`](Self::with_segment_bytes)).
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
         self.segment_bytes
@@ -104,22 +104,22 @@ impl StreamConfig {
         self.retain_age
     }
 
-    /// The retention of tombstones of a compacted stream ([`with_compaction`](Self::with_compaction)).
+    /// A compacted stream's tombstone retention ([`with_compaction`](Self::with_compaction)).
     #[must_use]
     pub fn compaction(&self) -> Option<Duration> {
         self.compact
     }
 
     /// Whether the stream is created by its first use instead of on request: such a stream may expire. Default: false.
-    /// An existing stream keeps the value of its creation.
+    /// An existing stream keeps the value from its creation.
     #[must_use]
     pub fn with_automatic(mut self, automatic: bool) -> Self {
         self.automatic = automatic;
         self
     }
 
-    /// Retains the newest record of each key, and removes older records of the key from full segments in the background.
-    /// A [tombstone](crate::record::ValueKind::Tombstone) removes its key; it is retained for this time after the older
+    /// Retains each key's newest record, and removes older records with the key from full segments in the background. A
+    /// [tombstone](crate::record::ValueKind::Tombstone) removes its key; it is retained for this time after the older
     /// records are removed, so that readers that are further behind than that time may miss the removal. Offsets do not
     /// change. Records without a key are rejected; existing ones remain. Default: no compaction.
     #[must_use]
@@ -129,7 +129,7 @@ impl StreamConfig {
     }
 }
 
-/// Configuration of a directory of streams.
+/// Configuration for a streams directory.
 #[derive(Clone, Debug)]
 pub struct StreamsConfig {
     pub(crate) writers: usize,
@@ -156,8 +156,8 @@ impl Default for StreamsConfig {
 }
 
 impl StreamsConfig {
-    /// Threads that write and sync, 4 by default and 64 at most. Each serves one partition at a time, so this is the
-    /// number of concurrent syncs on the disk. With 0 the caller does their work:
+    /// Threads that write and sync, 4 by default and 64 at most. Each serves one partition at a time, so this is how
+    /// many syncs run on the disk concurrently. With 0 the caller does their work:
     /// [`Streams::work`](crate::Streams::work).
     #[must_use]
     pub fn with_writers(mut self, threads: usize) -> Self {
@@ -165,17 +165,18 @@ impl StreamsConfig {
         self
     }
 
-    /// Maximum bytes of a partition that wait to be written, 16 MiB by default: a disk of 1 GB/s writes that much
-    /// during a sync of 16 ms. Appends beyond are [`Busy`](crate::AppendError::Busy). A queue that is at most half full takes a
-    /// batch of any size: the batch that waited for [`PartitionEvent::QueueSpace`](crate::PartitionEvent::QueueSpace) fits. The
-    /// bound is the larger of this limit, and half of it and [`max_batch`](Self::with_max_batch).
+    /// Maximum bytes in a partition that wait to be written, 16 MiB by default: a disk of 1 GB/s writes that much
+    /// during a sync of 16 ms. Appends beyond are [`Busy`](crate::AppendError::Busy). A queue that is at most half full
+    /// takes a batch of any size: the batch that waited for
+    /// [`PartitionEvent::QueueSpace`](crate::PartitionEvent::QueueSpace) fits. The bound is the larger of this limit,
+    /// and half of it and [`max_batch`](Self::with_max_batch).
     #[must_use]
     pub fn with_max_pending(mut self, bytes: usize) -> Self {
         self.max_pending = bytes;
         self
     }
 
-    /// Maximum bytes of a batch, header included, 16 MiB by default: a reader holds at least one batch in memory. A
+    /// Maximum bytes in a batch, header included, 16 MiB by default: a reader holds at least one batch in memory. A
     /// batch is also never larger than a segment.
     #[must_use]
     pub fn with_max_batch(mut self, bytes: usize) -> Self {
@@ -183,16 +184,16 @@ impl StreamsConfig {
         self
     }
 
-    /// Maximum number of streams, 10,000 by default. An idle stream costs half a kilobyte of memory and no open file,
-    /// so 100,000 and more are possible.
+    /// Maximum streams, 10,000 by default. An idle stream costs half a kilobyte of memory and no open file, so 100,000
+    /// and more are possible.
     #[must_use]
     pub fn with_max_streams(mut self, streams: usize) -> Self {
         self.max_streams = streams;
         self
     }
 
-    /// Maximum number of wakers that wait for one partition, 65,536 by default. A further waker replaces and wakes the
-    /// oldest, whose task may register again.
+    /// Maximum wakers that wait for one partition, 65,536 by default. A further waker replaces and wakes the oldest,
+    /// whose task may register again.
     #[must_use]
     pub fn with_max_waiters(mut self, wakers: usize) -> Self {
         self.max_waiters = wakers.max(1);
@@ -204,15 +205,15 @@ impl StreamsConfig {
         before <= self.max_pending / 2 || after <= self.max_pending
     }
 
-    /// Maximum number of groups with committed offsets per stream, 1,024 by default: clients choose group names.
+    /// Maximum groups with committed offsets per stream, 1,024 by default: clients choose group names.
     #[must_use]
     pub fn with_max_groups(mut self, groups: usize) -> Self {
         self.max_groups = groups;
         self
     }
 
-    /// Maximum number of keys that compaction holds in memory, 900,000 by default, in 26 MiB. A partition with more
-    /// changed keys is compacted in several passes.
+    /// Maximum keys that compaction holds in memory, 900,000 by default, in 26 MiB. A partition with more changed keys
+    /// is compacted in several passes.
     #[must_use]
     pub fn with_max_compaction_keys(mut self, keys: usize) -> Self {
         self.max_compaction_keys = keys.max(1);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Error of an append: the records were not appended, or did not reach the requested durability.
+/// Append error: the records were not appended, or did not reach the requested durability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AppendError {
@@ -19,13 +19,13 @@ pub enum AppendError {
     },
     /// The append has more records than the broker takes in one step.
     TooManyRecords {
-        /// The number of records.
+        /// The record count.
         count: u32,
         /// The maximum number.
         most: u32,
     },
-    /// The disk or a quota is full, or the limit of open files is reached. An append at least a second later tries
-    /// again, and succeeds once there is space.
+    /// The disk or a quota is full, or the open-file limit is reached. An append at least a second later tries again,
+    /// and succeeds once there is space.
     NoSpace,
     /// The partition has failed and rejects appends until the log is opened again; the text has the cause. Records of a
     /// failed append may or may not be found afterwards.
@@ -70,7 +70,7 @@ impl fmt::Display for AppendError {
 
 impl std::error::Error for AppendError {}
 
-/// Error of a read.
+/// Read error.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -118,7 +118,7 @@ impl std::error::Error for ReadError {
     }
 }
 
-/// Error of opening a log.
+/// Error while opening a log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -147,21 +147,21 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Error of creating a stream.
+/// Error while creating a stream.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CreateError {
     /// The name is invalid: see [`Streams::create`](crate::Streams::create).
     Name,
-    /// The number of partitions is not within 1 to
-    /// [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or is less than before.
+    /// The partition count is not within 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or
+    /// is less than before.
     Partitions {
-        /// Current number of partitions.
+        /// Current partition count.
         has: u32,
     },
-    /// The limit of streams is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
+    /// The stream limit is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
     TooMany,
-    /// A stream of this name exists and is damaged.
+    /// A stream with this name exists and is damaged.
     Damaged(Arc<str>),
     /// The log has been closed.
     Closed,
@@ -192,7 +192,7 @@ impl std::error::Error for CreateError {
     }
 }
 
-/// Error of using a stream.
+/// Error while using a stream.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -200,13 +200,13 @@ pub enum StreamError {
     Damaged(Arc<str>),
     /// The name is invalid: see [`Streams::create`](crate::Streams::create).
     Name,
-    /// The number of partitions is not within 1 to
-    /// [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or is less than before.
+    /// The partition count is not within 1 to [`StreamConfig::PARTITIONS_MAX`](crate::StreamConfig::PARTITIONS_MAX), or
+    /// is less than before.
     Partitions {
-        /// Current number of partitions.
+        /// Current partition count.
         has: u32,
     },
-    /// The limit of streams is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
+    /// The stream limit is reached ([`StreamsConfig::with_max_streams`](crate::StreamsConfig::with_max_streams)).
     TooMany {
         /// The limit.
         max: usize,
@@ -255,7 +255,7 @@ impl From<StreamError> for CreateError {
     }
 }
 
-/// Error of deleting a stream.
+/// Error while deleting a stream.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DeleteError {
@@ -280,15 +280,15 @@ impl std::error::Error for DeleteError {
     }
 }
 
-/// Error of committing a group's offset.
+/// Error while committing a group's offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CommitError {
     /// The group's name is not 1 to 255 bytes long, or has a control character.
     Name,
-    /// The stream has no partition of this number.
+    /// The stream has no partition with this number.
     Partition,
-    /// The limit of groups is reached ([`StreamsConfig::with_max_groups`](crate::StreamsConfig::with_max_groups)).
+    /// The group limit is reached ([`StreamsConfig::with_max_groups`](crate::StreamsConfig::with_max_groups)).
     TooMany,
     /// The offset could not be written.
     Append(AppendError),
@@ -313,7 +313,7 @@ impl std::error::Error for CommitError {}
 pub struct Loss {
     /// The stream.
     pub stream: String,
-    /// The partition. None: the damage is in the offsets of groups.
+    /// The partition. None: the damage is in group offsets.
     pub partition: Option<u32>,
     /// The first lost offset.
     pub offset: u64,

@@ -13,7 +13,7 @@ use sinews_file::AppendFile;
 
 use crate::partition::job::BatchWrite;
 
-/// Executes the writes of a log's partitions in place of its threads; see
+/// Executes a log's partition writes in place of its threads; see
 /// [`Streams::set_write_executor`](crate::Streams::set_write_executor).
 pub trait WriteExecutor: Send + Sync {
     /// Accepts a partition that has records to write. Called on the appending thread, which it must not block. A

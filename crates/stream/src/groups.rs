@@ -16,7 +16,7 @@ use crate::pending::Completer;
 use crate::writer::{WorkUnit, WriterPool};
 use crate::{AppendError, CommitError, Durability, Fsync, Loss, OpenError, Pending, StreamConfig};
 
-/// Offsets of each group, by partition.
+/// Each group's offsets, by partition.
 type Offsets = BTreeMap<Box<str>, BTreeMap<u32, CommittedOffset>>;
 
 /// A committed offset.
@@ -37,13 +37,13 @@ impl CommittedOffset {
     }
 }
 
-/// Pending changes: the last value of each group and partition. None: the offset is removed.
+/// Pending changes: the last value for each group and partition. None: the offset is removed.
 type Changes = HashMap<(Box<str>, u32), Option<u64>>;
 
 /// A pending change.
 type Change = ((Box<str>, u32), Option<u64>);
 
-/// The offsets of a stream's groups.
+/// A stream's group offsets.
 pub(crate) struct ConsumerGroups {
     stream: Arc<str>,
     dir: PathBuf,
@@ -61,7 +61,7 @@ struct State {
     /// Length of the file above which compaction is considered.
     compact_at: u64,
     offsets: Offsets,
-    /// Time since which offsets of groups may be missing because the file was damaged, in microseconds since 1970.
+    /// Time since which group offsets may be missing because the file was damaged, in microseconds since 1970.
     doubt: Option<u64>,
     changes: Changes,
     /// Changes that are being written.
@@ -82,7 +82,7 @@ struct State {
     failed: Option<Arc<str>>,
 }
 
-/// Result of opening the offsets of a stream's groups.
+/// Result of opening a stream's group offsets.
 pub(crate) struct OpenedGroups {
     pub(crate) groups: Arc<ConsumerGroups>,
     pub(crate) losses: Vec<Loss>,
@@ -120,12 +120,12 @@ pub(crate) const NAME: &str = "groups.log";
 /// A shorter file is not rewritten.
 const COMPACT_MIN: u64 = 256 << 10;
 
-/// Maximum number of pending commits of a stream.
+/// Maximum pending commits for a stream.
 const PENDING_MAX: usize = 65_536;
 
 impl ConsumerGroups {
-    /// Opens the file in the stream's directory, or creates it. `clean` is the length of the file at its last clean
-    /// close, if there was one: then the file is durable.
+    /// Opens the file in the stream's directory, or creates it. `clean` is the file's length at its last clean close,
+    /// if there was one: then the file is durable.
     pub(crate) fn open(
         stream: Arc<str>,
         dir: PathBuf,
@@ -188,7 +188,7 @@ impl ConsumerGroups {
         Ok(OpenedGroups { groups, losses, is_clean })
     }
 
-    /// Length of the file, if it was closed and is fully durable.
+    /// The file's length, if it was closed and is fully durable.
     pub(crate) fn clean_bytes(&self) -> Option<u64> {
         let state = self.state();
         let is_clean = state.closed && state.failed.is_none() && !state.needs_dir_sync;
@@ -216,7 +216,7 @@ impl ConsumerGroups {
         Some(self.state().offsets.get(group)?.get(&partition)?.offset)
     }
 
-    /// Whether a commit of this group and partition may have been lost with a damaged part of the file.
+    /// Whether a commit for this group and partition may have been lost with a damaged part of the file.
     pub(crate) fn is_doubtful(&self, group: &str, partition: u32) -> bool {
         let state = self.state();
         let stored = state.offsets.get(group).and_then(|stored| stored.get(&partition));
@@ -478,7 +478,7 @@ impl ConsumerGroups {
 }
 
 impl State {
-    /// Releases the slots of groups without stored offsets and without pending commits.
+    /// Releases the slots for groups without stored offsets and without pending commits.
     fn release_unused_groups(&mut self) {
         let changes = &self.changes;
         let wants = |name: &str| changes.keys().any(|(group, _)| **group == *name);

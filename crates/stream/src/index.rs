@@ -1,4 +1,4 @@
-//! Sparse index of the batches of a segment: one entry for each 64 KiB.
+//! Sparse index of a segment's batches: one entry for each 64 KiB.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::record::{BatchHeader, u32_at, u64_at};
 /// index has 20 bytes for 65,536.
 pub(crate) const STEP: u64 = 64 << 10;
 
-/// Bytes of the file's head.
+/// Bytes in the file's head.
 pub(crate) const HEAD: usize = 64;
 
 const ENTRY: usize = 20;
@@ -16,7 +16,7 @@ const ENTRY: usize = 20;
 /// Identifies the file and its version. Version 1, which does not support segment heads, must not trust it.
 const MAGIC: u32 = 0x32_58_4e_53;
 
-/// The magic of version 1, for segments without heads.
+/// The version 1 magic, for segments without heads.
 const MAGIC_1: u32 = 0x31_58_4e_53;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ struct IndexEntry {
     position: u32,
 }
 
-/// Positions of batches.
+/// Batch positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Index {
     entries: Vec<IndexEntry>,
@@ -61,7 +61,7 @@ impl Index {
         self.entries.get(index).map(|entry| (entry.position.into(), entry.offset))
     }
 
-    /// Number of entries.
+    /// Entry count.
     pub(crate) fn count(&self) -> usize {
         self.entries.len()
     }
@@ -111,7 +111,7 @@ impl Summary {
     }
 }
 
-/// Encodes the file: a head of 64 bytes with its own checksum, so that opening reads no more, then the entries.
+/// Encodes the file: a 64-byte head with its own checksum, so that opening reads no more, then the entries.
 pub(crate) fn encode(summary: &Summary, index: &Index) -> Bytes {
     let mut entries = Vec::with_capacity(HEAD + index.entries.len() * ENTRY);
     entries.resize(HEAD, 0);

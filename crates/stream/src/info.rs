@@ -1,10 +1,10 @@
-//! Metadata of streams, available without opening them.
+//! Stream metadata, available without opening the streams.
 
 use std::sync::Arc;
 
 use crate::{Stream, StreamConfig};
 
-/// Metadata of a stream.
+/// A stream's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamInfo {
@@ -39,7 +39,7 @@ impl StreamInfo {
     }
 }
 
-/// Metadata of a partition.
+/// A partition's metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionInfo {
@@ -69,9 +69,9 @@ pub enum StreamState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GroupInfo {
-    /// Name of the group.
+    /// The group's name.
     pub name: Box<str>,
-    /// Committed offsets, as pairs of partition and offset.
+    /// Committed offsets, as partition and offset pairs.
     pub offsets: Vec<(u32, u64)>,
 }
 

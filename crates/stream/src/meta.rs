@@ -10,10 +10,10 @@ pub(crate) const NAME: &str = "stream";
 
 const FIRST: &str = "sinews-stream 1";
 
-/// Line of a stream that was created by its first use.
+/// Line for a stream that was created by its first use.
 const AUTOMATIC: &str = "automatic";
 
-/// Line of a compacted stream, before the retention of tombstones in microseconds.
+/// Line for a compacted stream, before the tombstone retention in microseconds.
 const COMPACT: &str = "compact ";
 
 pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
@@ -42,7 +42,7 @@ pub(crate) fn encode(config: &StreamConfig, created: u64) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Decodes the configuration and the time of creation. None: the file is damaged, or of a newer version.
+/// Decodes the configuration and the creation time. None: the file is damaged, or from a newer version.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (body, crc) = text.split_at_checked(text.rfind("crc32c ")?)?;
@@ -65,7 +65,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(StreamConfig, u64)> {
     };
     let retain_bytes = limit("retain-bytes")?;
     let retain_age = limit("retain-age")?.map(Duration::from_micros);
-    // The first version did not store the time of creation.
+    // The first version did not store the creation time.
     let created = lines.next().map_or(Some(0), |line| line.strip_prefix("created ")?.parse().ok())?;
     // Versions before a setting ignore its line.
     let (mut automatic, mut compact) = (false, None);

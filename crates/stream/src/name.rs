@@ -1,4 +1,4 @@
-//! Encoding of stream names as directory names.
+//! Encodes stream names as directory names.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const ENCODED: &AsciiSet = &{
     set
 };
 
-/// Maximum length of a directory name; most systems permit 255 bytes.
+/// Maximum directory name length; most systems permit 255 bytes.
 const BYTES_MAX: usize = 240;
 
 /// Prefix of the directory of a deleted stream. No stream's own directory has it.
@@ -29,7 +29,7 @@ pub(crate) fn created(directory: &Path) -> Option<u64> {
     directory.file_name()?.to_str()?.strip_prefix(CREATED)?.parse().ok()
 }
 
-/// Directory name of a stream. None if the stream's name is empty, too long, or has a control character.
+/// Directory name for a stream. None if the stream's name is empty, too long, or has a control character.
 pub(crate) fn encode(name: &str) -> Option<String> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return None;
@@ -42,7 +42,7 @@ pub(crate) fn encode(name: &str) -> Option<String> {
     (encoded.len() <= BYTES_MAX).then_some(encoded)
 }
 
-/// Stream name of a directory. None if the directory is not a stream's.
+/// Stream name for a directory. None if the directory is not a stream's.
 pub(crate) fn decode(directory: &str) -> Option<String> {
     let name = percent_decode_str(directory).decode_utf8().ok()?.into_owned();
     (encode(&name)? == directory).then_some(name)

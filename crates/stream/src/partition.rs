@@ -37,7 +37,7 @@ pub(crate) use state::micros;
 pub use types::{PartitionEvent, PartitionOffsets, ReadResult, StartPosition, Statistics};
 pub use watcher::Watcher;
 
-/// Handle of a partition, a sequence of records. Cheap to clone.
+/// Handle to a partition, a sequence of records. Cheap to clone.
 #[derive(Clone)]
 pub struct Partition {
     core: Arc<PartitionCore>,
@@ -68,7 +68,7 @@ const DELETED: &str = "the stream was deleted";
 /// Bytes of records whose write is deferred.
 const DEFERRED_MAX: usize = 256 << 10;
 
-/// Offset and time of an append.
+/// An append's offset and time.
 enum AppendPosition {
     /// At the end, with the current time.
     End,
@@ -163,10 +163,10 @@ impl Partition {
         self.core.append(AppendPosition::End, &records)
     }
 
-    /// Appends records of a broker at their offset and time, if the log ends at `expected_end`: the log may have dropped
-    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. The time, in microseconds
-    /// since 1970, is at most the current one. The broker has the records, so they may be written later: with the next
-    /// records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
+    /// Appends a broker's records at their offset and time, if the log ends at `expected_end`: the log may have dropped
+    /// earlier appends, so its end may be lower. The offset is at least [`PartitionOffsets::next`]. The time, in
+    /// microseconds since 1970, is at most the current one. The broker has the records, so they may be written later:
+    /// with the next records, when a reader waits for them, or after [`DEFERRAL`](crate::writer::DEFERRAL).
     pub(crate) fn append_if_end(
         &self,
         expected_end: u64,
@@ -231,7 +231,7 @@ impl Partition {
     }
 
     /// As [`read`](Self::read), for a thread that must not block long. If an index must be rebuilt first, which takes a
-    /// second for a segment of 1 GiB, the log's threads rebuild it and call the waker.
+    /// second for a 1 GiB segment, the log's threads rebuild it and call the waker.
     ///
     /// # Errors
     ///
@@ -266,8 +266,8 @@ impl Partition {
     /// fails or is closed. After a failure or close it returns false for events that will never happen, and true for
     /// [`PartitionEvent::QueueSpace`], so that the caller's next append reports the error.
     ///
-    /// Wakeups may be spurious when the limit of waiters is exceeded: the task checks again. The waker stays registered until
-    /// then: see [`watcher`](Self::watcher) for a task that may end before.
+    /// Wakeups may be spurious when the waiter limit is exceeded: the task checks again. The waker stays registered
+    /// until then: see [`watcher`](Self::watcher) for a task that may end before.
     pub fn watch(&self, event: PartitionEvent, waker: &Waker) -> bool {
         self.core.watch(event, waker, 0).0
     }
@@ -343,7 +343,7 @@ impl Partition {
         }
     }
 
-    /// The last segment of a closed partition. None if the next process must read it.
+    /// A closed partition's last segment. None if the next process must read it.
     pub(crate) fn tail(&self) -> Option<LastSegment> {
         let state = self.core.state();
         let is_durable = !state.has_unsynced_head && !state.has_failed_sync;
@@ -363,7 +363,7 @@ impl Partition {
     pub(crate) fn is_idle(&self, now: u64, idle: u64) -> bool {
         let (append, read) = self.last_used();
         let last = append.max(read).unwrap_or(0);
-        // Handles of the stream, the clock and the caller.
+        // Handles to the stream, the clock and the caller.
         let has_other_handles = Arc::strong_count(&self.core) > 3;
         let state = self.core.state();
         !has_other_handles
@@ -413,7 +413,7 @@ impl Partition {
         self.core.state().compaction_is_due(now)
     }
 
-    /// Removes outdated records of closed segments. Blocks for the disk; `is_cancelled` ends it early.
+    /// Removes outdated records from closed segments. Blocks for the disk; `is_cancelled` ends it early.
     pub(crate) fn compact(&self, is_cancelled: &dyn Fn() -> bool) {
         self.core.compact(is_cancelled);
     }

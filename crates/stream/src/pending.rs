@@ -27,7 +27,7 @@ pub enum Durability {
 pub struct Appended {
     /// Offset of the first record.
     pub first: u64,
-    /// Number of records.
+    /// Record count.
     pub count: u32,
     /// Whether the store had the record already, by its idempotency key: see
     /// [`Broker::publish_once`](crate::broker::Broker::publish_once).
@@ -59,7 +59,7 @@ struct State {
 }
 
 impl Pending {
-    /// Creates both ends of an append of `count` records, for a store of another kind.
+    /// Creates both ends of an append with `count` records, for another kind of store.
     pub fn channel(count: u32) -> (Completer, Self) {
         let shared = Arc::new(Shared::default());
         (Completer { shared: shared.clone() }, Self { shared, count })

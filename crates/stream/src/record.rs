@@ -11,7 +11,7 @@
 //! A tombstone removes its key and has no value. In a compacted segment it has 8 bytes in that place: u64 µs since 1970,
 //! when the older records of the key were removed.
 //!
-//! A **batch** is a header of 40 bytes and its records. It is appended and recovered as a whole or not at all:
+//! A **batch** is a 40-byte header and its records. It is appended and recovered as a whole or not at all:
 //!
 //! ```text
 //!  0 u32 CRC-32C of bytes 4..40      4 u32 length, header included     8 u64 offset of the first record
@@ -22,9 +22,9 @@
 //!
 //! With the flags 0 the header has 32 bytes, and no tag: batches of version 1, and records of a broker.
 //!
-//! A record's offset is the offset of its batch plus its index in the batch. So a producer encodes records once, with
-//! their checksums ([`RecordBuilder`]); the server checks them once ([`Records::check`]); and no later stage encodes
-//! them again.
+//! A record's offset is its batch's offset plus its index in the batch. So a producer encodes records once, with their
+//! checksums ([`RecordBuilder`]); the server checks them once ([`Records::check`]); and no later stage encodes them
+//! again.
 //!
 //! ```
 //! use sinews_stream::record::{ValueKind, RecordLimits, RecordBuilder, Records};
@@ -53,7 +53,7 @@ pub use builder::RecordBuilder;
 pub(crate) use builder::write_tombstone;
 pub use idempotency::{IDEMPOTENCY_PREFIX, idempotency_key};
 
-/// Bytes of a batch's header in the log.
+/// Bytes in a batch's header in the log.
 pub const BATCH_HEADER: usize = 40;
 
 /// Bytes of a batch's header without a tag.
@@ -84,7 +84,7 @@ impl ValueKind {
     }
 }
 
-/// One record, borrowed from the bytes of its batch or from a broker's message.
+/// One record, borrowed from its batch's bytes or from a broker's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "broker clients create records from messages")]
 pub struct Record<'a> {
@@ -92,7 +92,7 @@ pub struct Record<'a> {
     pub offset: u64,
     /// Creation time set by the producer, in microseconds since 1970.
     pub timestamp: u64,
-    /// Key: records of one key are stored in one partition, in order. Empty: no key.
+    /// Key: records with one key are stored in one partition, in order. Empty: no key.
     pub key: &'a [u8],
     /// The message.
     pub value: &'a [u8],
@@ -122,7 +122,7 @@ impl RecordLimits {
         self
     }
 
-    /// Maximum records of a batch, 1,048,576 by default: more than fit into the byte limit unless the records are tiny.
+    /// Maximum records in a batch, 1,048,576 by default: more than fit into the byte limit unless the records are tiny.
     #[must_use]
     pub fn with_max_count(mut self, most: u32) -> Self {
         self.count = most;
@@ -130,7 +130,7 @@ impl RecordLimits {
     }
 }
 
-/// Error of bytes that are not valid records or not a valid batch.
+/// Error in bytes that are not valid records or not a valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -215,7 +215,7 @@ impl Records {
         self.bytes
     }
 
-    /// Number of records, at least 1.
+    /// Record count, at least 1.
     pub fn count(&self) -> u32 {
         self.count
     }

@@ -11,16 +11,16 @@ use crate::record::{BATCH_HEADER, PLAIN_HEADER, u32_at, u64_at};
 /// Bytes before the first batch of a segment: two copies of [`COPY`] bytes.
 pub(crate) const HEAD: usize = 2 * COPY;
 
-/// Bytes of one copy of the head.
+/// Bytes in one head copy.
 const COPY: usize = 64;
 
 /// At the position of a batch's flags, so that version 1 takes the file for a newer version's.
 const MAGIC: u32 = 0x32_53_4e_53;
 
-/// Maximum number of bits in which the first copy may differ from the second if the second is to be used: one byte.
+/// Maximum bits in which the first copy may differ from the second if the second is to be used: one byte.
 const FLIPPED_MOST: u32 = 8;
 
-/// Attribute: readers see only synced records of the segment.
+/// Attribute: readers see only synced records in the segment.
 const SYNCED: u32 = 1;
 
 /// Attribute: the segment replaces the records of the previous segment from this segment's base on.
@@ -29,7 +29,7 @@ const REPLACES: u32 = 2;
 /// Attribute: compaction has written the segment.
 const COMPACTED: u32 = 4;
 
-/// Content of a segment's head, before its batches.
+/// A segment's head content, before its batches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) seal: Seal,
@@ -37,31 +37,31 @@ pub(crate) struct SegmentHeader {
     pub(crate) created: u64,
     /// Readers see only batches that were synced.
     pub(crate) synced: bool,
-    /// Batches of the previous segment, from this segment's base on, could not be synced and do not count.
+    /// Batches in the previous segment, from this segment's base on, could not be synced and do not count.
     pub(crate) replaces: bool,
-    /// Compaction has written the segment, and removed the records before this offset that have a newer record of their
-    /// key before this offset.
+    /// Compaction has written the segment, and removed the records before this offset that have a newer record with
+    /// their key before this offset.
     pub(crate) compacted: Option<u64>,
 }
 
-/// The key and the base of a segment.
+/// A segment's key and base.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seal {
     base: u64,
     key: (u64, u64),
 }
 
-/// Layout of a segment's file.
+/// A segment file's layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentLayout {
     /// Position of the first batch.
     pub(crate) start: u64,
-    /// None: version 1, which has no tags, or both copies of the head are damaged.
+    /// None: version 1, which has no tags, or both head copies are damaged.
     pub(crate) head: Option<SegmentHeader>,
 }
 
 impl Seal {
-    /// Creates the seal of a new segment.
+    /// Creates a new segment's seal.
     pub(crate) fn random(base: u64) -> io::Result<Self> {
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(io::Error::other)?;
@@ -73,7 +73,7 @@ impl Seal {
         Self { base, key }
     }
 
-    /// Computes the tag of a header at a position of the file, from the fields that describe the batch.
+    /// Computes the tag for a header at a file position, from the fields that describe the batch.
     pub(crate) fn tag(&self, position: u64, header: &[u8; BATCH_HEADER]) -> u64 {
         let word = |at| u64_at(header, at);
         let length_and_count = u64::from(u32_at(header, 4)) | u64::from(u32_at(header, 24)) << 32;
@@ -119,7 +119,7 @@ impl SegmentHeader {
         crc32c::crc32c(&self.encode())
     }
 
-    /// Decodes one copy, if it is valid and belongs to the segment of this base.
+    /// Decodes one copy, if it is valid and belongs to the segment with this base.
     fn decode(copy: &[u8], base: u64) -> Option<Self> {
         let is_intact = |at: usize, end: usize| u32_at(copy, at) == crc32c::crc32c(&copy[at + 4..end]);
         let is_head = is_intact(0, 32) && is_intact(32, COPY) && u32_at(copy, 28) == MAGIC;
@@ -135,23 +135,23 @@ impl SegmentHeader {
 }
 
 impl SegmentLayout {
-    /// Framing of a segment created with this head.
+    /// Framing for a segment created with this head.
     pub(crate) fn from_header(head: SegmentHeader) -> Self {
         Self { start: HEAD as u64, head: Some(head) }
     }
 
-    /// Framing of the segment of this base whose file begins with `bytes`: [`HEAD`] bytes, or fewer if the file is
+    /// Framing for the segment with this base whose file begins with `bytes`: [`HEAD`] bytes, or fewer if the file is
     /// shorter.
     pub(crate) fn decode(bytes: &[u8], base: u64) -> Self {
         let is_begun = |bytes: &[u8]| u32_at(bytes, 28) == MAGIC;
         let Some(bytes) = bytes.first_chunk::<HEAD>() else {
-            // An unfinished head, or a file of version 1 that may hold a batch.
+            // An unfinished head, or a version 1 file that may hold a batch.
             let is_torn = bytes.len() < PLAIN_HEADER || is_begun(bytes);
             return Self { start: if is_torn { bytes.len() as u64 } else { 0 }, head: None };
         };
         let (first, second) = bytes.split_at(COPY);
-        // In a file of version 1 a payload occupies the position of the second copy. So the first copy must be nearly
-        // the same.
+        // In a version 1 file a payload occupies the position of the second copy. So the first copy must be nearly the
+        // same.
         let flipped = || first.iter().zip(second).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
         let head = SegmentHeader::decode(first, base)
             .or_else(|| SegmentHeader::decode(second, base).filter(|_| flipped() <= FLIPPED_MOST));
@@ -159,7 +159,7 @@ impl SegmentLayout {
         Self { start: if has_head { HEAD as u64 } else { 0 }, head }
     }
 
-    /// Framing of the segment of this base whose file has this length and begins with `bytes`.
+    /// Framing for the segment with this base whose file has this length and begins with `bytes`.
     pub(crate) fn from_file(bytes: &[u8], length: u64, base: u64) -> Self {
         let layout = Self::decode(bytes, base);
         let is_whole = bytes.len() as u64 == length;
@@ -190,7 +190,7 @@ fn is_unfinished(file: &[u8], base: u64) -> bool {
     })
 }
 
-/// SipHash-2-4 (Aumasson and Bernstein, 2012) of whole words.
+/// SipHash-2-4 (Aumasson and Bernstein, 2012) over whole words.
 fn siphash(k0: u64, k1: u64, words: [u64; 6]) -> u64 {
     let mut v = [
         k0 ^ 0x736f_6d65_7073_6575,

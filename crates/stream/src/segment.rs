@@ -10,24 +10,24 @@ use crate::disk::{Disk, DiskFile, append_all};
 use crate::index::{self, Index, Summary};
 use crate::seal::{HEAD, SegmentHeader, SegmentLayout};
 
-/// Identity of a segment, and the names of its files.
+/// A segment's identity, and its files' names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentName {
     pub(crate) base: u64,
     pub(crate) compacted: Option<CompactedRange>,
 }
 
-/// Range of a segment that compaction has written in place of other segments.
+/// Range in a segment that compaction has written in place of other segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CompactedRange {
-    /// The segment replaces all segments of a lower generation that begin before this offset, from its own base on.
+    /// The segment replaces all segments with a lower generation that begin before this offset, from its own base on.
     pub(crate) end: u64,
     /// 1 and higher: one more than the highest generation of the replaced segments.
     pub(crate) generation: u32,
 }
 
 impl SegmentName {
-    /// Name of a segment that is appended to.
+    /// Name for a segment that is appended to.
     pub(crate) fn new(base: u64) -> Self {
         Self { base, compacted: None }
     }
@@ -37,7 +37,7 @@ impl SegmentName {
         Self::parse(name.strip_suffix(LOG)?)
     }
 
-    /// The segment with an index of this file name.
+    /// The segment with this index file name.
     pub(crate) fn from_index_name(name: &str) -> Option<Self> {
         Self::parse(name.strip_suffix(INDEX)?)
     }
@@ -118,7 +118,7 @@ impl Segment {
         SegmentName { base: self.base, compacted: self.compacted }
     }
 
-    /// Whether a file is the unfinished output of a compaction.
+    /// Whether a file is a compaction's unfinished output.
     pub(crate) fn is_unfinished_output(name: &str) -> bool {
         name.strip_suffix(UNFINISHED).is_some_and(|name| SegmentName::from_log_name(name).is_some())
     }
@@ -130,7 +130,7 @@ impl Segment {
         path.into()
     }
 
-    /// Makes a written and synced output of a compaction the segment, durably.
+    /// Makes a compaction's written and synced output the segment, durably.
     pub(crate) fn finish_output(&self, disk: &dyn Disk) -> io::Result<()> {
         disk.rename(&self.unfinished_path(), &self.log)?;
         disk.sync_dir(&self.dir)

@@ -18,7 +18,7 @@ use crate::{
 /// Time in microseconds after which a stream without handles is closed.
 const IDLE: u64 = 60_000_000;
 
-/// Handle of a stream. Cheap to clone; usable as long as its [`Streams`](crate::Streams).
+/// Handle to a stream. Cheap to clone; usable as long as its [`Streams`](crate::Streams).
 #[derive(Clone)]
 pub struct Stream {
     inner: Arc<Inner>,
@@ -36,7 +36,7 @@ struct Inner {
     name: Arc<str>,
     created: u64,
     automatic: bool,
-    /// Time of opening, in microseconds since 1970.
+    /// Opening time, in microseconds since 1970.
     opened: u64,
     /// Whether this process has created the stream.
     is_new: bool,
@@ -169,13 +169,13 @@ impl Stream {
         Ok((losses, is_clean))
     }
 
-    /// Name of the stream.
+    /// The stream's name.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Time of creation, in microseconds since 1970. Distinguishes the stream from an earlier stream of the same name.
-    /// 0 if its directory does not record it.
+    /// Creation time, in microseconds since 1970. Distinguishes the stream from an earlier stream with the same name. 0
+    /// if its directory does not record it.
     pub fn created(&self) -> u64 {
         self.inner.created
     }
@@ -189,13 +189,13 @@ impl Stream {
         self.inner.automatic
     }
 
-    /// Number of partitions.
+    /// Partition count.
     pub fn partitions(&self) -> u32 {
         // At most `StreamConfig::PARTITIONS_MAX`.
         self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).len() as u32
     }
 
-    /// The partition of this number, counted from 0.
+    /// The partition with this number, counted from 0.
     pub fn partition(&self, partition: u32) -> Option<Partition> {
         let partitions = self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner);
         partitions.get(partition as usize).cloned()
@@ -205,15 +205,14 @@ impl Stream {
         self.inner.partitions.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Partition for records of this key, the same on every machine while the number of partitions is unchanged: the
-    /// upper 32 bits of the key's CRC-32C times the number of partitions. Records without a key are distributed
-    /// round-robin.
+    /// Partition for records with this key, the same on every machine while the partition count is unchanged: the upper
+    /// 32 bits of the key's CRC-32C times the partition count. Records without a key are distributed round-robin.
     pub fn pick(&self, key: &[u8]) -> u32 {
         let partitions = self.partitions();
         if key.is_empty() {
             return self.inner.next_partition.fetch_add(1, Ordering::Relaxed) % partitions.max(1);
         }
-        // Less than the number of partitions.
+        // Less than the partition count.
         ((u64::from(crc32c::crc32c(key)) * u64::from(partitions)) >> 32) as u32
     }
 
@@ -236,19 +235,19 @@ impl Stream {
         self.inner.groups.commit(group, partition, offset)
     }
 
-    /// Committed offset of a group, once stored.
+    /// A group's committed offset, once stored.
     pub fn committed(&self, group: &str, partition: u32) -> Option<u64> {
         self.inner.groups.committed(group, partition)
     }
 
-    /// Whether a commit of this group may be missing: both copies of the file of offsets were damaged, and the group
+    /// Whether a commit for this group may be missing: both copies of the file of offsets were damaged, and the group
     /// has committed nothing in this partition since. [`committed`](Self::committed) then returns an earlier offset or
     /// none. True for 30 days after the damage was found.
     pub fn is_doubtful(&self, group: &str, partition: u32) -> bool {
         self.inner.groups.is_doubtful(group, partition)
     }
 
-    /// Removes the committed offsets of a group. None if it has no offsets.
+    /// Removes a group's committed offsets. None if it has no offsets.
     ///
     /// # Errors
     ///
@@ -299,9 +298,9 @@ impl Stream {
         Some(CleanClose { groups_bytes: self.inner.groups.clean_bytes()?, tails })
     }
 
-    /// Reason why a partition rejects appends, or the groups reject commits, after an error of the disk. None if all
-    /// partitions and the groups work. The failure ends when the stream is opened again: with the log, or by the first
-    /// use after the stream was closed as idle.
+    /// Reason why a partition rejects appends, or the groups reject commits, after a disk error. None if all partitions
+    /// and the groups work. The failure ends when the stream is opened again: with the log, or by the first use after
+    /// the stream was closed as idle.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.all().iter().find_map(Partition::failure).or_else(|| self.inner.groups.failure())
     }

@@ -44,8 +44,8 @@ pub struct Streams {
     inner: Arc<StreamsOwner>,
 }
 
-/// State shared by the clones. The pool's threads hold an [`Inner`] only briefly, and none of them closes it: dropping
-/// the last clone unlocks the directory before it returns.
+/// State shared by the clones. The pool's threads hold an [`Inner`] only briefly, and none closes it: dropping the last
+/// clone unlocks the directory before it returns.
 struct StreamsOwner(Arc<Inner>);
 
 impl Deref for StreamsOwner {
@@ -63,7 +63,7 @@ impl Drop for StreamsOwner {
 }
 
 struct Inner {
-    /// Parent of the streams' directories.
+    /// The streams' parent directory.
     dir: PathBuf,
     pool: Arc<WriterPool>,
     /// The pool's disk.
@@ -76,7 +76,7 @@ struct Inner {
     checking: Mutex<()>,
     /// Notified when a slot is no longer busy.
     changed: Condvar,
-    /// Locked shared by each operation on the files of a stream that is not open; closing waits for all of them.
+    /// Locked shared by each operation on the files of a stream that is not open; closing waits for all operations.
     gate: RwLock<()>,
     /// Locked alone, or before the state.
     catalog: Mutex<Catalog>,
@@ -94,7 +94,7 @@ struct State {
     lock: Option<Lock>,
     /// Reason why all appends and creations are rejected.
     failure: Option<Arc<str>>,
-    /// Number of deletions.
+    /// Deletion count.
     removed: u64,
     /// Creation time of the youngest stream, deleted streams included.
     created_last: u64,
@@ -103,7 +103,7 @@ struct State {
 const LOCK: &str = "lock";
 const STREAMS: &str = "streams";
 
-/// Maximum number of threads that close streams, and the number of streams that justifies one more.
+/// Maximum threads that close streams, and the stream count that justifies one more.
 const CLOSERS: usize = 8;
 const CLOSE_EACH: usize = 64;
 
@@ -189,7 +189,7 @@ impl Streams {
         Ok((Self { inner: Arc::new(StreamsOwner(inner)) }, losses))
     }
 
-    /// The stream of this name, opened if need be. None if it is missing or cannot be opened. Waits for the disk: an
+    /// The stream with this name, opened if need be. None if it is missing or cannot be opened. Waits for the disk: an
     /// event loop uses [`lookup`](Self::lookup) and [`opening`](Self::opening).
     pub fn stream(&self, name: &str) -> Option<Stream> {
         self.find(name).ok().flatten()
@@ -232,7 +232,7 @@ impl Streams {
 
     /// Creates a stream, or reconfigures an existing one. Waits for the disk.
     ///
-    /// A name is any text without control characters, as for topics. It is encoded as a directory name of at most 240
+    /// A name is any text without control characters, as for topics. It is encoded as a directory name with at most 240
     /// bytes that cannot escape the parent directory.
     ///
     /// # Errors
@@ -309,9 +309,9 @@ impl Streams {
         damaged.collect()
     }
 
-    /// Metadata of a stream. Does not open it.
+    /// A stream's metadata. Does not open it.
     pub fn describe(&self, name: &str) -> Option<StreamInfo> {
-        // The offsets of an open stream are read without the lock of all streams.
+        // An open stream's offsets are read without the lock of all streams.
         let (info, open) = {
             let state = self.inner.state();
             let (name, slot) = state.slots.get_key_value(name)?;
@@ -339,7 +339,7 @@ impl Streams {
         names.take(count).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Number of streams.
+    /// Stream count.
     pub fn count(&self) -> usize {
         self.inner.state().slots.len()
     }
@@ -498,7 +498,8 @@ impl fmt::Debug for Streams {
     }
 }
 
-/// Slots of the streams in these directories, from the catalog where listed, and whether the catalog must be rewritten.
+/// Slots for the streams in these directories, from the catalog where listed, and whether the catalog must be
+/// rewritten.
 fn slots_for_directories(
     pool: &WriterPool,
     dir: &Path,
@@ -525,7 +526,7 @@ fn slots_for_directories(
     (slots, is_new)
 }
 
-/// Slot of a stream that the catalog does not list. None if the directory is not a stream's.
+/// Slot for a stream that the catalog does not list. None if the directory is not a stream's.
 fn found(pool: &WriterPool, dir: &Path) -> Option<StreamSlot> {
     match read_config(&*pool.disk, dir) {
         // Without this file, the process ended during the stream's creation, which was not acknowledged.
@@ -558,7 +559,7 @@ fn make_dir(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Configuration and creation time of a stream. None if the directory is not a stream's.
+/// A stream's configuration and creation time. None if the directory is not a stream's.
 fn read_config(disk: &dyn Disk, dir: &Path) -> Result<Option<(StreamConfig, u64)>, OpenError> {
     let path = dir.join(meta::NAME);
     let content = match disk.open(&path) {

@@ -96,7 +96,7 @@ impl TestLog {
     }
 }
 
-/// Segments of 4,000 bytes, less than the public minimum.
+/// 4,000-byte segments, less than the public minimum.
 fn small() -> StreamConfig {
     StreamConfig { segment_bytes: 4000, ..StreamConfig::default() }
 }

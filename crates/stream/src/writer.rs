@@ -12,8 +12,8 @@ use crate::{StreamsConfig, WriteExecutor};
 /// Microseconds since 1970.
 pub(crate) type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// A unit of work for the writers: a partition, or the offsets of a stream's groups. It tracks whether it is queued and
-/// is in the queue once at most; so the queue is no longer than the number of units.
+/// A unit of work for the writers: a partition, or a stream's group offsets. It tracks whether it is queued and is in
+/// the queue once at most; so the queue is no longer than the number of units.
 pub(crate) trait WorkUnit: Send + Sync {
     /// Does one step. Returns whether more work may remain; if not, the unit is no longer queued.
     fn work(self: Arc<Self>) -> bool;
@@ -87,10 +87,10 @@ fn address(unit: &Arc<dyn WorkUnit>) -> usize {
     Arc::as_ptr(unit).cast::<()>().addr()
 }
 
-/// Period of the clock if no stream requires a shorter one.
+/// Clock period if no stream requires a shorter one.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Minimum period of the clock.
+/// Minimum clock period.
 const TICK_MIN: Duration = Duration::from_millis(5);
 
 /// Delay of a deferred write, which a reader that waits for the records ends.
@@ -99,7 +99,7 @@ pub(crate) const DEFERRAL: Duration = Duration::from_millis(50);
 /// Polling period of [`WriterPool::work_until`].
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Period of the directory check while records are written.
+/// Directory check period while records are written.
 const DIRECTORY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Time after which an unused segment is closed.

@@ -17,7 +17,7 @@ use crate::process;
 /// A child server process, killed on drop.
 pub(super) struct StartedServer {
     child: Child,
-    /// Returns the last line of the server's standard error.
+    /// Returns the server's last line on standard error.
     last_error_line: Option<JoinHandle<String>>,
 }
 
@@ -108,13 +108,13 @@ fn accepts(plan: &LoadPlan) -> bool {
     }
 }
 
-/// Whether a process receives datagrams at an address: otherwise the system of the host rejects them.
+/// Whether a process receives datagrams at an address: otherwise the host's system rejects them.
 fn accepts_datagrams(address: SocketAddr) -> std::io::Result<bool> {
     let local = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind(SocketAddr::new(local, 0))?;
     socket.connect(address)?;
     socket.set_read_timeout(Some(STEP))?;
-    // No packet of QUIC is as short.
+    // No QUIC packet is as short.
     socket.send(&[0])?;
     match socket.recv(&mut [0]) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(false),
@@ -136,7 +136,7 @@ fn waited(limit: Duration, holds: impl Fn() -> bool) -> bool {
 
 const STARTING: Duration = Duration::from_secs(10);
 
-/// Timeout for the exit of the previous round's server.
+/// Timeout for the previous round's server to exit.
 const LEAVING: Duration = Duration::from_secs(2);
 
 const STEP: Duration = Duration::from_millis(20);

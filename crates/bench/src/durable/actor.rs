@@ -28,10 +28,10 @@ impl DurablePhase {
     }
 }
 
-/// The workload of each actor.
+/// Each actor's workload.
 pub(super) struct ActorWorkload {
     publish: EncodedMessage,
-    /// Records per batch, and stored size of a batch in bytes.
+    /// Records per batch, and a batch's stored bytes.
     records: u32,
     batch_bytes: u32,
     batches: usize,
@@ -39,7 +39,7 @@ pub(super) struct ActorWorkload {
     size: u32,
 }
 
-/// Combined result of all actors of a phase.
+/// Combined result for all actors in a phase.
 #[derive(Clone, Debug)]
 pub(super) struct ActorResult {
     /// Nanoseconds from each batch's request to its answer.
@@ -47,7 +47,7 @@ pub(super) struct ActorResult {
     pub(super) elapsed: Duration,
     pub(super) batches: u64,
     pub(super) bytes: u64,
-    /// CPU time of the actors' threads.
+    /// The actor threads' CPU time.
     pub(super) busy: Duration,
 }
 
@@ -77,7 +77,7 @@ impl ActorWorkload {
         })
     }
 
-    /// Stored size of a batch in bytes.
+    /// A batch's stored bytes.
     pub(super) fn batch_bytes(&self) -> u32 {
         self.batch_bytes
     }
@@ -198,7 +198,7 @@ fn check(work: &ActorWorkload, answer: &[u8], from: u64) -> Result<u64, String> 
     }
 }
 
-/// Bytes of an answer before its batches: three offsets.
+/// Answer bytes before the batches: three offsets.
 const BATCHES_HEAD: usize = 24;
 
 /// Maximum batch size in bytes: the server's message limit.

@@ -1,4 +1,4 @@
-//! Results of the rounds, side by side.
+//! The rounds' results, side by side.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) struct DurableRound {
 #[derive(Clone, Debug)]
 struct PhaseResult {
     outcome: ActorResult,
-    /// CPU time of the server.
+    /// The server's CPU time.
     server: Option<Duration>,
 }
 
@@ -42,7 +42,7 @@ impl DurableRound {
     }
 }
 
-/// Progress line of a round.
+/// A round's progress line.
 pub(super) fn line(round: &DurableRound) -> String {
     let ratio = |phase| {
         let mean =
@@ -59,7 +59,7 @@ pub(super) struct DurableReport {
     rounds: Vec<DurableRound>,
 }
 
-/// A figure of one transport in one round.
+/// One transport's figure in one round.
 type DurableFigure = (&'static str, fn(&PhaseResult) -> Option<f64>);
 
 /// Compared figures, in nanoseconds per batch.
@@ -113,7 +113,7 @@ impl DurableReport {
         self.rounds.iter().filter_map(move |round| round.result(phase, transport))
     }
 
-    /// Latencies of all batches of all rounds.
+    /// Latencies of all batches in all rounds.
     fn latency(&self, phase: DurablePhase, transport: StreamTransport) -> Histogram<u64> {
         let mut all = tally::histogram();
         for one in self.measured(phase, transport) {
@@ -128,7 +128,7 @@ impl DurableReport {
         sum(|one| one.outcome.bytes as f64) / sum(|one| one.outcome.elapsed.as_secs_f64())
     }
 
-    /// Values of a figure by round; `None` if unknown.
+    /// A figure's values by round; `None` if unknown.
     fn values(
         &self,
         phase: DurablePhase,

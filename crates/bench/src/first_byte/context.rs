@@ -13,16 +13,16 @@ use sinews_stream::record::{RecordBuilder, RecordLimits, ValueKind};
 use crate::streams::connection::{self, EncodedMessage, ServerAddresses, StreamConnection};
 use crate::streams::{ProducerAck, StreamTransport};
 
-/// Prefix of topics stored in streams.
+/// Prefix for topics stored in streams.
 pub(super) const DURABLE_TOPICS: &str = "bench.kept.";
 
-/// Prefix of topics with a history in memory.
+/// Prefix for topics with a history in memory.
 pub(super) const HISTORY_TOPICS: &str = "bench.memory.";
 
-/// Timeout of an answer.
+/// Answer timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Topics and streams of the operations. No other client uses these names.
+/// The operations' topics and streams. No other client uses these names.
 pub(super) struct OperationContext {
     pub(super) addresses: ServerAddresses,
     idle: Duration,
@@ -95,7 +95,7 @@ impl OperationContext {
     }
 }
 
-/// A client of the JSON protocol, or of a raw topic.
+/// A client for the JSON protocol, or for a raw topic.
 pub(super) struct JsonConnection(blocking::WebSocket<TcpStream>);
 
 impl JsonConnection {
@@ -133,7 +133,7 @@ impl HttpConnection {
         self.0.write_all(request.as_bytes()).map_err(|error| format!("sending: {error}"))
     }
 
-    /// Waits for the response head and checks its status. Returns the remaining length of the body.
+    /// Waits for the response head and checks its status. Returns the body's remaining length.
     pub(super) fn wait_for_head(&mut self) -> Result<usize, String> {
         let mut head = Vec::new();
         let mut chunk = [0; 4096];
@@ -175,7 +175,7 @@ pub(super) fn wait_for(connection: &mut StreamConnection, expected: u8) -> Resul
     Ok(())
 }
 
-/// Builds a batch of one record.
+/// Builds a batch with one record.
 pub(super) fn publish(ack: ProducerAck) -> Result<EncodedMessage, String> {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut builder = RecordBuilder::with_limits(RecordLimits::default());
@@ -201,7 +201,7 @@ pub(super) fn commit(group: &str) -> EncodedMessage {
     })
 }
 
-/// Ends the subscription of [`subscribe`]: all ids are the same.
+/// Ends the subscription from [`subscribe`]: all ids are the same.
 pub(super) fn unsubscribe() -> EncodedMessage {
     EncodedMessage::new(5, 0, |body| body.extend_from_slice(&1u32.to_le_bytes()))
 }

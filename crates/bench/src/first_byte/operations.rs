@@ -6,7 +6,7 @@ use super::context::{self, OperationContext};
 use crate::streams::connection::{EncodedMessage, op};
 use crate::streams::{ProducerAck, StreamTransport};
 
-/// One operation of one protocol.
+/// One operation in one protocol.
 #[derive(Clone, Debug)]
 pub(super) enum MeasuredOperation {
     Json(JsonOperation),
@@ -23,7 +23,7 @@ pub(super) struct JsonOperation {
     /// Messages sent before the measurement, each acknowledged.
     before: &'static [&'static str],
     ask: &'static str,
-    /// The `op` of the awaited message.
+    /// The awaited message's `op`.
     until: &'static str,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct JsonOperation {
 pub(super) struct RawOperation {
     name: &'static str,
     path: &'static str,
-    /// Sender of the message: the waiting client, another client, or an HTTP request.
+    /// The message's sender: the waiting client, another client, or an HTTP request.
     from: MessageOrigin,
 }
 
@@ -63,7 +63,7 @@ pub(super) enum BinaryOperation {
 pub(super) struct HttpOperation {
     line: &'static str,
     body: &'static str,
-    /// The second request of a connection.
+    /// A connection's second request.
     reuse: bool,
 }
 

@@ -1,11 +1,11 @@
-//! A line through measurements at several numbers of connections.
+//! A line through measurements at several connection counts.
 
-/// Bytes as a linear function of the number of connections.
+/// Bytes as a linear function of the connection count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LinearFit {
     /// Bytes for each further connection.
     pub(super) slope: f64,
-    /// Bytes that do not depend on the number of connections.
+    /// Bytes that do not depend on the connection count.
     pub(super) intercept: f64,
 }
 

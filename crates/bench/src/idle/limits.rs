@@ -1,4 +1,4 @@
-//! Limits of the load generator's own machine: descriptors and ports.
+//! Limits on the load generator's own machine: descriptors and ports.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,18 +15,18 @@ pub(super) fn raise_descriptors() -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Number of threads that so many connections need. On io_uring each thread has a table of sockets of its own; on
-/// readiness, all threads share the descriptors of the process.
+/// Returns the number of threads that so many connections need. On io_uring each thread has its own socket table; on
+/// readiness, all threads share the process's descriptors.
 pub(super) fn threads(connections: usize, descriptors: usize, backend: BackendChoice) -> usize {
     if backend == BackendChoice::Poll { 1 } else { connections.div_ceil(table_size(descriptors)) }
 }
 
-/// Size of a thread's table of sockets on io_uring.
+/// Size of a thread's socket table on io_uring.
 fn table_size(descriptors: usize) -> usize {
     descriptors.clamp(1, TABLE_MAX)
 }
 
-/// Checks that the connections of these threads, and all connections of this process, fit the descriptor limit.
+/// Checks that these threads' connections, and all connections in this process, fit the descriptor limit.
 ///
 /// # Errors
 ///
@@ -68,7 +68,7 @@ fn too_few_descriptors(
     })
 }
 
-/// Number of ephemeral ports of one address.
+/// Number of ephemeral ports for one address.
 pub(super) fn ephemeral_ports() -> usize {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     ports(&range).unwrap_or(EPHEMERAL_PORTS)
@@ -80,8 +80,8 @@ fn ports(range: &str) -> Option<usize> {
     Some(last.checked_sub(first)? + 1)
 }
 
-/// Returns as many loopback addresses as so many connections need, without the address of most servers. Only half of
-/// an address's ports are used: Linux prefers ports of one parity, and searches all of them before it takes another.
+/// Returns as many loopback addresses as so many connections need, without the address that most servers use. Only half
+/// of an address's ports are used: Linux prefers ports with one parity, and searches all ports before it takes another.
 pub(super) fn loopback_addresses(connections: usize, ports: usize) -> Result<Vec<IpAddr>, String> {
     let count = connections.div_ceil((ports / 2).max(1)) + 1;
     if count > LOOPBACK_MAX {
@@ -99,7 +99,7 @@ pub(super) fn too_few_ports(connections: usize, ports: usize, needed: usize) -> 
     )
 }
 
-/// The engine's limit of a ring's table.
+/// The engine's limit for a ring's table.
 const TABLE_MAX: usize = 131_072;
 
 /// Descriptors for event loops, sockets on their way into a table, and the program's files.

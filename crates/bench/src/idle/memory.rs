@@ -6,23 +6,23 @@ use std::fs;
 /// Memory in use at one time, in bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryReading {
-    /// Anonymous resident pages of the server (`RssAnon`).
+    /// The server's anonymous resident pages (`RssAnon`).
     pub(super) user: i64,
-    /// Page tables of the server (`VmPTE`).
+    /// The server's page tables (`VmPTE`).
     pub(super) page_tables: i64,
     /// Kernel objects of the whole machine (`Slab`).
     pub(super) slab: i64,
-    /// Memory that TCP sockets of the whole machine account for (`TCP: mem`).
+    /// Memory that all TCP sockets on the machine account for (`TCP: mem`).
     pub(super) socket_buffers: i64,
-    /// Further memory of the kernel: virtually contiguous and per-processor memory, and stacks.
+    /// Further kernel memory: virtually contiguous and per-processor memory, and stacks.
     pub(super) other_kernel: i64,
-    /// Available memory of the machine (`MemAvailable`).
+    /// The machine's available memory (`MemAvailable`).
     pub(super) available: i64,
     /// Objects in use by cache: number and bytes. Empty without permission to read /proc/slabinfo.
     pub(super) caches: BTreeMap<String, KernelCache>,
 }
 
-/// Objects of one kind in the kernel.
+/// Kernel objects of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelCache {
     pub(super) objects: i64,
@@ -56,7 +56,7 @@ impl MemoryReading {
             page_tables,
             slab: line("Slab:")?,
             socket_buffers: pages * page_size(),
-            // Older kernels do not report each of these.
+            // Older kernels do not report all these values.
             other_kernel: ["VmallocUsed:", "Percpu:", "KernelStack:"]
                 .into_iter()
                 .filter_map(|name| line(name).ok())
@@ -85,13 +85,13 @@ impl MemoryReading {
         }
     }
 
-    /// Memory of the kernel for both ends of the connections, except page tables.
+    /// Kernel memory for both ends of the connections, except page tables.
     pub(super) fn kernel(&self) -> i64 {
         self.slab + self.socket_buffers + self.other_kernel
     }
 
-    /// Memory of the kernel for the server's end, if both ends are on this machine and use the same backend. Both ends
-    /// of a connection are TCP sockets of the same caches, so each has half, except what only a connecting socket has.
+    /// Kernel memory for the server's end, if both ends are on this machine and use the same backend. Both ends of a
+    /// connection are TCP sockets from the same caches, so each has half, except what only a connecting socket has.
     pub(super) fn kernel_of_one_end(&self) -> i64 {
         let of_clients: i64 =
             CLIENT_CACHES.iter().filter_map(|name| self.caches.get(*name)).map(|cache| cache.bytes).sum();
@@ -103,13 +103,13 @@ fn read(path: &str) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{path}: {error}; `sinews bench idle` needs Linux"))
 }
 
-/// The bytes of a line `Name:   12 kB`.
+/// Returns the bytes from a line `Name:   12 kB`.
 fn kibibytes(text: &str, name: &str) -> Option<i64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<i64>().ok()? << 10)
 }
 
-/// `mem` of the line `TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 0`, in pages.
+/// Returns `mem` from the line `TCP: inuse 1 orphan 0 tw 0 alloc 1 mem 0`, in pages.
 fn socket_pages(text: &str) -> Option<i64> {
     let line = text.lines().find_map(|line| line.strip_prefix("TCP:"))?;
     let mut fields = line.split_whitespace();
@@ -117,7 +117,7 @@ fn socket_pages(text: &str) -> Option<i64> {
     fields.next()?.parse().ok()
 }
 
-/// The caches of /proc/slabinfo, whose first two lines are headings.
+/// Returns the caches from /proc/slabinfo, whose first two lines are headings.
 fn caches(text: &str) -> BTreeMap<String, KernelCache> {
     let cache = |line: &str| {
         let mut fields = line.split_whitespace();
@@ -133,7 +133,7 @@ fn page_size() -> i64 {
     i64::try_from(rustix::param::page_size()).unwrap_or(4096)
 }
 
-/// Caches of the ports of connecting sockets. An accepted socket shares the port of its listener.
+/// Caches for the ports of connecting sockets. An accepted socket shares its listener's port.
 const CLIENT_CACHES: [&str; 2] = ["tcp_bind_bucket", "tcp_bind2_bucket"];
 
 #[cfg(test)]

@@ -12,16 +12,16 @@ use crate::args::IdleArgs;
 use crate::report::units::{bytes, count};
 use crate::url::shown_url;
 
-/// Memory at one number of connections.
+/// Memory at one connection count.
 pub(super) struct IdleStep {
     pub(super) connections: usize,
-    /// Time of opening the connections that the step before did not have.
+    /// Time to open the connections that the step before did not have.
     pub(super) ramp: Duration,
     /// Growth since before the first connection.
     pub(super) memory: MemoryReading,
 }
 
-/// CPU time of the server while its connections are idle.
+/// The server's CPU time while its connections are idle.
 pub(super) struct IdleCpu {
     pub(super) connections: usize,
     pub(super) busy: Duration,
@@ -29,7 +29,7 @@ pub(super) struct IdleCpu {
 }
 
 impl IdleCpu {
-    /// Processors in use with this number of connections.
+    /// Processors in use with these connections.
     fn cores_at(&self, connections: usize) -> f64 {
         let cores = self.busy.as_secs_f64() / self.elapsed.as_secs_f64().max(1e-9);
         cores * connections as f64 / self.connections.max(1) as f64
@@ -75,7 +75,7 @@ impl IdleReport {
         }
     }
 
-    /// Number of connections of the last step.
+    /// Number of connections in the last step.
     pub(super) fn last(&self) -> usize {
         self.steps.last().map_or(0, |step| step.connections)
     }

@@ -79,7 +79,7 @@ fn loopback_server_gets_connections_from_several_addresses() {
 
 #[test]
 fn refused_connections_end_the_run_with_their_error() {
-    // A free port of the system could become that of another test.
+    // Another test could take a free system port.
     let args = parse(&["ws://127.0.0.1:1/", "-c", "3"]);
     let error = run(&args, &Interrupt::default()).unwrap_err();
     assert!(error.contains("connection_refused"), "{error}");

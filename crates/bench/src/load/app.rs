@@ -1,4 +1,4 @@
-//! The load of one thread: an application of the engine that connects, sends and compares.
+//! One thread's load: an engine application that connects, sends and compares.
 
 mod closing;
 mod http3;
@@ -29,7 +29,7 @@ use super::tracker::{MessageTracker, Nanos, ThreadState};
 use super::traffic::SocketTraffic;
 use super::websocket;
 
-/// Orders of the watching thread to the load threads.
+/// The watching thread's orders to the load threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LoadCommand {
     /// In a staged load: open connections with ordinals below `until`, `delay` later than the ramp-up time says.
@@ -50,9 +50,9 @@ pub(crate) struct LoadApp {
     /// With HTTP/3.
     quic: Option<LoadEndpoints>,
     plain: Vec<u8>,
-    /// Ordinals and due times of connections to open.
+    /// Connections to open: ordinals and due times.
     to_open: std::iter::Peekable<std::vec::IntoIter<(usize, Instant)>>,
-    /// Replacement connections: their ordinals, and unanswered messages of their predecessors.
+    /// Replacement connections: their ordinals, and their predecessors' unanswered messages.
     replacements: Vec<(usize, VecDeque<Nanos>)>,
     /// Sockets that send at a fixed rate, in rotation: connections, and their sockets by number.
     paced: Vec<(ConnId, usize)>,
@@ -64,9 +64,9 @@ pub(crate) struct LoadApp {
     /// Connections requested so far.
     requested: u64,
     ending: bool,
-    /// A window lasts, or messages of it are unanswered.
+    /// A window lasts, or messages in it are unanswered.
     working: bool,
-    /// CPU time of this thread at the start and end of the window.
+    /// This thread's CPU time at the start and end of the window.
     pub(crate) used: [Option<CpuTime>; 2],
 }
 
@@ -130,7 +130,7 @@ impl LoadApp {
         }
     }
 
-    /// Opens due connections, up to the limit of handshakes in progress.
+    /// Opens due connections, up to the limit for handshakes in progress.
     fn open_due(&mut self, io: &mut Io) {
         let (until, delay) = self.stage;
         let now = self.thread_state.now;
@@ -142,19 +142,19 @@ impl LoadApp {
         }
     }
 
-    /// Whether the limit of handshakes in progress admits another.
+    /// Whether the limit for handshakes in progress admits another.
     fn may_open(&self) -> bool {
         let max = self.thread_state.plan.staged_handshakes.map_or(u64::MAX, |max| max as u64);
         self.requested - self.thread_state.live.settled.get() < max
     }
 
-    /// When the next connection of this stage is due.
+    /// When the next connection in this stage is due.
     fn next_opening(&mut self) -> Option<Instant> {
         let (until, delay) = self.stage;
         self.to_open.peek().filter(|(ordinal, _)| *ordinal < until).map(|(_, at)| *at + delay)
     }
 
-    /// The messages of the sockets of a connection. `waiting`: the unanswered ones of its predecessor.
+    /// The messages for a connection's sockets. `waiting`: its predecessor's unanswered messages.
     fn traffic(&self, ordinal: usize, waiting: VecDeque<Nanos>) -> SmallVec<[SocketTraffic; 1]> {
         let of_each = self.thread_state.plan.sockets_per_connection;
         let first = ordinal * of_each;
@@ -211,7 +211,7 @@ impl LoadApp {
         self.conns[slot] = Some(conn);
     }
 
-    /// Sends the output of a connection at the end of the turn.
+    /// Sends a connection's output at the end of the turn.
     fn request_send(&mut self, io: &mut Io, id: ConnId) {
         match &mut self.quic {
             Some(quic) => quic.changed.push(id),
@@ -230,7 +230,7 @@ impl LoadApp {
         self.conns.get_mut(slot(id))?.as_mut().filter(|conn| conn.id == id)
     }
 
-    /// Handles the state of a connection after any event on it.
+    /// Handles a connection's state after any event on it.
     fn settle(&mut self, io: &mut Io, id: ConnId) {
         let Some(conn) = self.conns.get_mut(slot(id)).and_then(Option::as_mut) else { return };
         if !conn.open && conn.protocol.is_open() && conn.tls.as_ref().is_none_or(|tls| tls.is_open()) {
@@ -316,7 +316,7 @@ impl LoadApp {
         self.thread_state.plan.busy_poll
     }
 
-    /// Whether a window lasts, or messages of it are unanswered, or connections are to be opened.
+    /// Whether a window lasts, or messages in it are unanswered, or connections are to be opened.
     pub(crate) fn is_working(&self) -> bool {
         self.working || self.ending
     }
@@ -529,16 +529,16 @@ impl App for LoadApp {
     }
 }
 
-/// Index of a connection. Those of HTTP/3 have slots of their own, and a load has connections of one kind.
+/// A connection's index. HTTP/3 connections have their own slots, and a load has connections of one kind.
 fn slot(id: ConnId) -> usize {
     id.stream_slot().unwrap_or_else(|| id.index())
 }
 
-/// Interval of the timer tick.
+/// Timer tick interval.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The same outside of the window.
+/// The same outside the window.
 const IDLE_TICK: Duration = Duration::from_secs(1);
 
-/// Wait before another try of a send whose buffer was full.
+/// Wait before another attempt at a send whose buffer was full.
 const RETRY: Duration = Duration::from_micros(100);

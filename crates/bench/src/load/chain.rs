@@ -1,10 +1,10 @@
-//! Buffer chains of sessions, for the engine.
+//! Session buffer chains, for the engine.
 
 use std::io::IoSlice;
 
 use sinews_engine::SendChain;
 
-/// A buffer chain of a session, as the engine accepts it.
+/// A session's buffer chain, as the engine accepts it.
 #[derive(Debug)]
 pub(crate) struct SessionChain(pub(super) Box<sinews_session::Chain>);
 

@@ -1,4 +1,4 @@
-//! One connection of a load.
+//! One connection in a load.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::traffic::SocketTraffic;
 /// One connection.
 pub(super) struct LoadConnection {
     pub(super) id: ConnId,
-    /// Time of the connection request.
+    /// Connection request time.
     pub(super) requested_at: Instant,
     pub(super) ordinal: usize,
     /// Several over HTTP/2 and HTTP/3 only.

@@ -1,4 +1,4 @@
-//! Failures of a connection.
+//! Connection failures.
 
 use crate::tally::FailureKind;
 
@@ -8,7 +8,7 @@ pub(super) struct ConnectionFailure {
     /// `None` for an expected close.
     pub(super) failure: Option<FailureKind>,
     pub(super) text: String,
-    /// The socket of the failure among those of the connection.
+    /// The failure's socket among the connection's sockets.
     pub(super) socket: usize,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct HttpLoad {
     /// Incomplete head or chunk line.
     partial: Vec<u8>,
     scanner: HeadScanner,
-    /// Received bytes of the current body.
+    /// Received bytes in the current body.
     body_at: usize,
     /// Sent requests without a complete answer, and all sent requests.
     unanswered: u32,
@@ -109,7 +109,7 @@ impl HttpLoad {
         Ok(())
     }
 
-    /// Reads a head. Returns the number of consumed bytes.
+    /// Reads a head. Returns the consumed byte count.
     fn head(
         &mut self,
         chunk: &[u8],

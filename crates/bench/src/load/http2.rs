@@ -1,4 +1,4 @@
-//! A client of HTTP/2: several WebSockets on one connection (RFC 8441), or requests.
+//! An HTTP/2 client: several WebSockets on one connection (RFC 8441), or requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(super) struct Http2Load {
 impl Http2Load {
     /// # Errors
     ///
-    /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
+    /// Returns an error if a request header belongs to HTTP/1.1 connections.
     pub(super) fn new<'a>(
         requests: impl Iterator<Item = &'a ClientRequest>,
         is_secure: bool,
@@ -68,7 +68,7 @@ impl Http2Load {
         }
     }
 
-    /// Sends messages of a WebSocket, or requests, as far as allowed.
+    /// Sends a WebSocket's messages, or requests, as far as allowed.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -139,7 +139,7 @@ impl Http2Load {
         self.send_requests(resources)
     }
 
-    /// Sends the handshakes once the settings of the server are known.
+    /// Sends the handshakes once the server's settings are known.
     fn send_requests(&mut self, resources: &mut Resources) -> Result<(), ConnectionFailure> {
         let Some(peer) = self.machine.server_settings() else { return Ok(()) };
         if self.is_requested || self.requests.is_some() {
@@ -163,7 +163,7 @@ impl Http2Load {
             let headers: Vec<_> = request.headers().collect();
             let headers = headers.iter().map(|(name, value)| (*name, &**value));
             let sent = chain.write(|out| machine.send_request(&target, headers, false, out));
-            // The settings permit all of them; GOAWAY may have followed.
+            // The settings permit them all; GOAWAY may have followed.
             let Ok(stream) = sent else { return failed("the server accepts no further streams") };
             socket.stream = Some(stream);
         }
@@ -236,12 +236,12 @@ impl Http2Load {
         let chain = out.pending_chain(resources);
         let Ok(()) = requests.fill::<Infallible>(|_| {
             let headers = request.headers.iter().map(|(name, value)| (&**name, &**value));
-            // The end of an answer permits another request. The event of a GOAWAY ends the connection.
+            // The end of an answer permits another request. A GOAWAY event ends the connection.
             Ok(chain.write(|out| machine.send_request(&target, headers, true, out)).ok())
         });
     }
 
-    /// Moves one frame of a WebSocket to the connection.
+    /// Moves a WebSocket's frame to the connection.
     fn send_frame(&mut self, index: usize, thread_state: &ThreadState, resources: &mut Resources) {
         let now = thread_state.time();
         let Self { machine, out, sockets, .. } = self;
@@ -256,7 +256,7 @@ impl Http2Load {
         }
         let ends = finishes && session.buffered() == chain.len();
         let Ok(Some(frame)) = machine.start_data(stream, chain.len(), ends) else {
-            // A window is closed, or the event of the stream's reset is to come.
+            // A window is closed, or the stream's reset event is to come.
             socket.is_blocked = true;
             socket.chain = has_chain.then_some(chain);
             return;
@@ -277,13 +277,13 @@ impl Http2Load {
     }
 }
 
-/// Received content of a stream, which its window gets back.
+/// A stream's received content, which its window gets back.
 struct AnswerContent {
     stream: StreamId,
     len: usize,
 }
 
-/// Handles an event of a connection with requests.
+/// Handles an event on a connection with requests.
 fn receive_answer(
     requests: &mut StreamedRequests<StreamId>,
     event: Event<'_>,
@@ -317,7 +317,7 @@ fn receive_answer(
     Ok(None)
 }
 
-/// The failure of a stream that the server has reset.
+/// Returns the failure for a stream that the server has reset.
 fn reset(code: ErrorCode, violation: Option<&str>) -> ConnectionFailure {
     let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
     let (kind, text) = match code {
@@ -327,13 +327,13 @@ fn reset(code: ErrorCode, violation: Option<&str>) -> ConnectionFailure {
     ConnectionFailure::new(kind, &format!("{text} with {code}{rule}"))
 }
 
-/// Requests are sent in the order of the sockets, and each takes the next odd identifier.
+/// Requests are sent in socket order, and each takes the next odd identifier.
 fn index_of(stream: StreamId) -> usize {
     stream.get() as usize / 2
 }
 
-/// The window of the connection and of each stream: the answers of the server never wait for it.
+/// The window of the connection and of each stream: the server's answers never wait for it.
 const WINDOW: u32 = (1 << 31) - 1;
 
-/// Limit of the bytes of one send, so that WebSockets take turns.
+/// Byte limit for one send, so that WebSockets take turns.
 const QUEUED_MAX: usize = 128 << 10;

@@ -1,4 +1,4 @@
-//! A client of HTTP/3: several WebSockets on one connection (RFC 9220), sessions of WebTransport, or requests.
+//! An HTTP/3 client: several WebSockets on one connection (RFC 9220), WebTransport sessions, or requests.
 
 mod requests;
 mod sockets;
@@ -34,7 +34,7 @@ impl Http3Load {
         }
     }
 
-    /// Handles an event of the connection.
+    /// Handles an event on the connection.
     pub(super) fn receive(
         &mut self,
         event: Event<'_>,
@@ -55,7 +55,7 @@ impl Http3Load {
         }
     }
 
-    /// Handles a datagram of a session.
+    /// Handles a session's datagram.
     pub(super) fn receive_datagram(
         &mut self,
         session: QuicStreamId,
@@ -136,7 +136,7 @@ fn index_of(stream: QuicStreamId) -> usize {
     (stream.get() / 4) as usize
 }
 
-/// The failure of a stream that the server has reset.
+/// Returns the failure for a stream that the server has reset.
 fn reset(code: H3Code, violation: Option<&str>) -> ConnectionFailure {
     let rule = violation.map(|rule| format!(": {rule}")).unwrap_or_default();
     match code {

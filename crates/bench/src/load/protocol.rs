@@ -1,4 +1,4 @@
-//! The protocol of a connection, over any transport.
+//! A connection's protocol, over any transport.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(super) enum LoadProtocol {
 }
 
 impl LoadProtocol {
-    /// Target and protocol of a connection with these sockets.
+    /// Target and protocol for a connection with these sockets.
     pub(super) fn from_plan<'p>(
         plan: &'p LoadPlan,
         traffic: &[SocketTraffic],
@@ -110,7 +110,7 @@ impl LoadProtocol {
         }
     }
 
-    /// Sends messages of a socket as far as allowed. `index`: its number among those of the connection.
+    /// Sends a socket's messages as far as allowed. `index`: its number on the connection.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -128,7 +128,7 @@ impl LoadProtocol {
         }
     }
 
-    /// Sends a message before the messages of the load: a login, or a subscription.
+    /// Sends a message before the load's messages: a login, or a subscription.
     pub(super) fn send_first(
         &mut self,
         index: usize,

@@ -1,4 +1,4 @@
-//! The endpoints of QUIC of a load thread: each has a socket, and connections of its own.
+//! A load thread's QUIC endpoints: each has its own socket and connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,13 +11,13 @@ use sinews_quic::{ConnectionKey, Outgoing, QuicEndpoint, QuicLimits};
 
 use crate::plan::LoadPlan;
 
-/// The endpoints of a thread, in the order of the sockets of its loop.
+/// A thread's endpoints, in the order of its loop's sockets.
 pub(super) struct LoadEndpoints {
     pub(super) endpoints: Vec<LoadEndpoint>,
-    /// Endpoint of the next connection.
+    /// The next connection's endpoint.
     next: usize,
     ids: HashMap<(usize, ConnectionKey), ConnId>,
-    /// Free slots of connections.
+    /// Free connection slots.
     free: Vec<u32>,
     slots: u32,
     generation: u32,
@@ -27,24 +27,24 @@ pub(super) struct LoadEndpoints {
     pub(super) closing: Vec<ConnId>,
 }
 
-/// An endpoint on the socket of the same index.
+/// An endpoint on the socket with the same index.
 pub(super) struct LoadEndpoint {
     /// Absent while it is lent.
     pub(super) endpoint: Option<Box<QuicEndpoint>>,
-    /// A batch of datagrams.
+    /// A datagram batch.
     pub(super) out: Vec<u8>,
     /// The batch waits, since the send buffer is full.
     pub(super) unsent: Option<Outgoing>,
 }
 
-/// Maximum sockets of a thread: a server with several threads distributes connections by the address of their client.
+/// Maximum sockets for a thread: a server with several threads distributes connections by client address.
 const SOCKETS_MAX: usize = 64;
 
-/// The windows of a client that takes all answers at once.
+/// The windows for a client that takes all answers at once.
 const WINDOW: u32 = 1 << 30;
 
 impl LoadEndpoints {
-    /// Binds the sockets of a thread with this number of connections.
+    /// Binds the sockets for a thread with so many connections.
     ///
     /// # Errors
     ///
@@ -79,13 +79,13 @@ impl LoadEndpoints {
         Ok((endpoints, sockets))
     }
 
-    /// Returns the endpoint of the next connection: all in turns.
+    /// Returns the next connection's endpoint: all in turns.
     pub(super) fn next_endpoint(&mut self) -> usize {
         self.next = (self.next + 1) % self.endpoints.len();
         self.next
     }
 
-    /// Makes the id of a connection.
+    /// Makes a connection's id.
     pub(super) fn add(&mut self, endpoint: usize, key: ConnectionKey) -> ConnId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots += 1;

@@ -9,7 +9,7 @@ pub(super) fn key() -> [u8; 16] {
     key
 }
 
-/// Returns a generator of mask keys for this thread. Browsers need unpredictable keys (RFC 6455 section 10.3), a load
+/// Returns a mask key generator for this thread. Browsers need unpredictable keys (RFC 6455 section 10.3), a load
 /// generator does not. One random seed replaces a system call per 64 keys.
 pub(super) fn masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
     let [seed @ .., _, _, _, _, _, _, _, _] = key();

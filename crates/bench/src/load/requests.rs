@@ -1,4 +1,4 @@
-//! Requests on the streams of a connection of HTTP/2 or HTTP/3, --in-flight at a time.
+//! Requests on an HTTP/2 or HTTP/3 connection's streams, --in-flight at a time.
 
 use std::collections::VecDeque;
 
@@ -8,12 +8,12 @@ use super::traffic::SocketTraffic;
 use crate::plan::{ExpectedBody, LoadPlan};
 use crate::tally::FailureKind;
 
-/// The requests of one connection; `S` identifies a stream.
+/// One connection's requests; `S` identifies a stream.
 #[derive(Debug)]
 pub(super) struct StreamedRequests<S> {
     /// Numbers of messages whose requests are to be sent.
     due: VecDeque<u64>,
-    /// Requests without a complete answer, in the order of their streams. The server may answer in any order.
+    /// Requests without a complete answer, in stream order. The server may answer in any order.
     unanswered: VecDeque<UnansweredRequest<S>>,
     /// The server permits no further stream now.
     is_blocked: bool,
@@ -22,9 +22,9 @@ pub(super) struct StreamedRequests<S> {
 #[derive(Debug)]
 struct UnansweredRequest<S> {
     stream: S,
-    /// Number of its message.
+    /// Its message's number.
     number: u64,
-    /// Received bytes of the body.
+    /// The body's received bytes.
     body_at: usize,
     has_head: bool,
 }
@@ -109,8 +109,8 @@ impl<S: Copy + Ord> StreamedRequests<S> {
         !self.due.is_empty() && !self.is_blocked
     }
 
-    /// Calls `send` with the number of each due message. It returns the stream of the request, or `None` if the server
-    /// permits no further stream now.
+    /// Calls `send` with each due message's number. It returns the request's stream, or `None` if the server permits no
+    /// further stream now.
     pub(super) fn fill<E>(&mut self, mut send: impl FnMut(u64) -> Result<Option<S>, E>) -> Result<(), E> {
         while let Some(number) = self.due.front().copied() {
             let sent = send(number)?;
@@ -123,7 +123,7 @@ impl<S: Copy + Ord> StreamedRequests<S> {
     }
 }
 
-/// The expected body of an answer.
+/// An answer's expected body.
 fn expected(plan: &LoadPlan, number: u64) -> Option<&[u8]> {
     match &plan.request.expect {
         ExpectedBody::Any => None,

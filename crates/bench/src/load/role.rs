@@ -1,6 +1,6 @@
-//! Roles of connections.
+//! Connection roles.
 
-/// Role of a connection.
+/// A connection's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionRole {
     Echo,
@@ -12,7 +12,7 @@ pub(super) enum ConnectionRole {
 }
 
 impl ConnectionRole {
-    /// The topic of a subscriber.
+    /// Returns a subscriber's topic.
     pub(super) fn subscribed(self) -> Option<usize> {
         match self {
             Self::Subscriber(topic) | Self::Stalled(topic) => Some(topic),

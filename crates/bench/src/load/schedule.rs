@@ -1,8 +1,8 @@
-//! Due times of messages at a fixed rate.
+//! Message due times at a fixed rate.
 
 use std::time::{Duration, Instant};
 
-/// The schedule of one thread. It is independent of answers, so that a stalled server delays no due time.
+/// One thread's schedule. It does not depend on answers, so that a stalled server delays no due time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendSchedule {
     begin: Instant,
@@ -17,7 +17,7 @@ impl SendSchedule {
         Self { begin, rate: rate.max(1e-9), taken: 0 }
     }
 
-    /// Due time of the next message.
+    /// The next message's due time.
     pub(crate) fn next(&self) -> Instant {
         let after = Duration::try_from_secs_f64(self.taken as f64 / self.rate).unwrap_or(FAR);
         self.begin + after.min(FAR)

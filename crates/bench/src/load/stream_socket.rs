@@ -1,4 +1,4 @@
-//! WebSockets on streams of HTTP/2 or HTTP/3.
+//! WebSockets on HTTP/2 or HTTP/3 streams.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::tracker::ThreadState;
 use super::traffic::SocketTraffic;
 use super::websocket::{self, send_messages};
 
-/// The WebSockets on the streams of one connection; `S` identifies a stream.
+/// The WebSockets on one connection's streams; `S` identifies a stream.
 #[derive(Debug)]
 pub(super) struct StreamedSockets<S> {
-    /// In the order of their requests.
+    /// In request order.
     pub(super) sockets: Vec<StreamedWebSocket<S>>,
     /// Sockets with output, in turns.
     ready: VecDeque<usize>,
@@ -28,7 +28,7 @@ pub(super) struct StreamedSockets<S> {
 impl<S> StreamedSockets<S> {
     /// # Errors
     ///
-    /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
+    /// Returns an error if a request header belongs to HTTP/1.1 connections.
     pub(super) fn new<'a>(
         requests: impl Iterator<Item = &'a ClientRequest>,
     ) -> Result<Self, HandshakeMisuse> {
@@ -55,7 +55,7 @@ impl<S> StreamedSockets<S> {
         self.sockets.get_mut(index)?.session.as_deref_mut()
     }
 
-    /// Handles the answer to the handshake of a WebSocket.
+    /// Handles the answer to a WebSocket handshake.
     pub(super) fn open(
         &mut self,
         index: usize,
@@ -70,7 +70,7 @@ impl<S> StreamedSockets<S> {
         Ok(())
     }
 
-    /// Starts the messages of a session of WebTransport, on a stream that the server has opened.
+    /// Starts a WebTransport session's messages, on a stream that the server has opened.
     pub(super) fn open_session(
         &mut self,
         index: usize,
@@ -91,7 +91,7 @@ impl<S> StreamedSockets<S> {
         Ok(())
     }
 
-    /// Calls a function with the session of a WebSocket, if it is open, and its traffic; the session may have output
+    /// Calls a function with a WebSocket's session, if it is open, and its traffic; the session may have output
     /// afterwards.
     pub(super) fn receive(
         &mut self,
@@ -99,11 +99,11 @@ impl<S> StreamedSockets<S> {
         traffic: &mut [SocketTraffic],
         receive: impl FnOnce(&mut Session, &mut SocketTraffic) -> Result<(), ConnectionFailure>,
     ) -> Result<(), ConnectionFailure> {
-        // Without a session it is the content of a rejection, or a datagram that has overtaken the stream of its session.
+        // Without a session it is a rejection's content, or a datagram that has overtaken its session's stream.
         let (Some(session), Some(traffic)) = (self.session(index), traffic.get_mut(index)) else {
             return Ok(());
         };
-        // The connection continues until all of its WebSockets are closed.
+        // The connection continues until all its WebSockets are closed.
         if let Err(failure) = receive(session, traffic)
             && failure.failure.is_some()
         {
@@ -131,7 +131,7 @@ impl<S> StreamedSockets<S> {
         ConnectionFailure::new(FailureKind::Handshake, &text)
     }
 
-    /// Sends messages of a WebSocket as far as allowed.
+    /// Sends a WebSocket's messages as far as allowed.
     pub(super) fn send(
         &mut self,
         index: usize,
@@ -145,7 +145,7 @@ impl<S> StreamedSockets<S> {
         }
     }
 
-    /// Sends a message before the messages of the load.
+    /// Sends a message before the load's messages.
     pub(super) fn send_first(
         &mut self,
         index: usize,
@@ -190,16 +190,16 @@ impl<S> StreamedSockets<S> {
     }
 }
 
-/// The request of a WebSocket, and its session once it is open.
+/// A WebSocket's request, and its session once it is open.
 #[derive(Debug)]
 pub(super) struct StreamedWebSocket<S> {
     pub(super) request: ExtendedConnect,
-    /// The stream of the messages.
+    /// The message stream.
     pub(super) stream: Option<S>,
     pub(super) session: Option<Box<Session>>,
     /// Output that moves to the connection as the windows permit.
     pub(super) chain: Option<Box<Chain>>,
-    /// The end of the stream is queued.
+    /// The stream's end is queued.
     pub(super) has_ended: bool,
     /// A window is closed.
     pub(super) is_blocked: bool,
@@ -248,7 +248,7 @@ impl<S> StreamedWebSocket<S> {
         self.chain.is_some() || session.wants_send() || self.finishes()
     }
 
-    /// Whether only the end of the stream is left to send.
+    /// Whether only the stream's end is left to send.
     pub(super) fn finishes(&self) -> bool {
         let Some(session) = &self.session else { return false };
         session.transport_action() == TransportAction::Finish && !self.has_ended

@@ -1,4 +1,4 @@
-//! Echo of bytes: the reference without a protocol.
+//! Byte echo: the reference without a protocol.
 
 use sinews_session::{Chain, Outbound, Resources};
 
@@ -9,7 +9,7 @@ use super::tracker::{MessageTracker, ThreadState};
 #[derive(Debug, Default)]
 pub(super) struct TcpLoad {
     pub(super) out: Outbound,
-    /// Echoed bytes of the current message.
+    /// The current message's echoed bytes.
     at: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The threads of a load, each with an event loop.
+//! A load's threads, each with an event loop.
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -12,7 +12,7 @@ use crate::plan::LoadPlan;
 use crate::process;
 use crate::tally::{LiveCounters, LoadFigures, RunWindow};
 
-/// Result of a thread: its figures, and its CPU time in the window.
+/// A thread's result: its figures, and its CPU time in the window.
 type ThreadResult = Result<(LoadFigures, Option<Duration>), String>;
 
 pub(crate) struct LoadThreads {
@@ -63,7 +63,7 @@ impl LoadThreads {
         Ok(load_threads)
     }
 
-    /// Gives all threads the window before any of them sends: its deliveries may reach a thread before the command.
+    /// Gives all threads the window before any thread sends: its deliveries may reach a thread before the command.
     pub(super) fn begin(&self, window: RunWindow) {
         for live in self.lives.iter() {
             let _ = live.window.set(window);
@@ -86,7 +86,7 @@ impl LoadThreads {
         self.lives.iter().all(|live| live.is_done())
     }
 
-    /// Joins the threads. Returns the sum of their figures, and the CPU time of the busiest thread.
+    /// Joins the threads. Returns the sum of their figures, and the busiest thread's CPU time.
     pub(crate) fn end(mut self) -> Result<(LoadFigures, Option<Duration>), String> {
         self.broadcast(LoadCommand::Shutdown);
         let (mut all, mut busiest) = (LoadFigures::new(), None);
@@ -100,7 +100,7 @@ impl LoadThreads {
     }
 }
 
-/// Runs the loop of a thread until it is stopped.
+/// Runs a thread's loop until it is stopped.
 fn drive(engine: &mut Engine<LoadApp>, load: &mut LoadApp) -> std::io::Result<()> {
     if !load.polls() {
         return engine.run(load);

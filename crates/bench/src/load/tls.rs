@@ -1,4 +1,4 @@
-//! TLS of a client, by rustls.
+//! Client TLS, by rustls.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use sinews_session::{Chain, Outbound, Resources};
 
 use crate::trust;
 
-/// The TLS state of one connection.
+/// One connection's TLS state.
 #[derive(Debug)]
 pub(crate) struct TlsLayer {
     connection: ClientConnection,
@@ -33,7 +33,7 @@ impl TlsLayer {
     ///
     /// # Errors
     ///
-    /// Returns the TLS error of the server.
+    /// Returns the server's TLS error.
     pub(crate) fn receive(&mut self, mut chunk: &[u8], plain: &mut Vec<u8>) -> Result<(), String> {
         while !chunk.is_empty() {
             self.connection.read_tls(&mut chunk).map_err(|error| error.to_string())?;
@@ -87,8 +87,8 @@ impl TlsLayer {
     }
 }
 
-/// The name of HTTP/2 in ALPN (RFC 9113 section 3.2).
+/// HTTP/2's name in ALPN (RFC 9113 section 3.2).
 pub(crate) const HTTP2: &[u8] = b"h2";
 
-/// The name of HTTP/3 in ALPN (RFC 9114 section 3.1).
+/// HTTP/3's name in ALPN (RFC 9114 section 3.1).
 pub(crate) const HTTP3: &[u8] = b"h3";

@@ -1,4 +1,4 @@
-//! The messages of one connection: sent, answered and counted.
+//! One connection's messages: sent, answered and counted.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,22 +10,22 @@ use sinews_proto::Time;
 use super::super::plan::LoadPlan;
 use super::super::tally::{FailureKind, LiveCounters, LoadFigures, RunWindow};
 
-/// State that all connections of a thread share, except the memory of their sessions.
+/// State that all connections on a thread share, except their sessions' memory.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
     pub(crate) plan: Arc<LoadPlan>,
     pub(crate) tally: LoadFigures,
     pub(crate) live: Arc<LiveCounters>,
-    /// Those of all threads.
+    /// All threads' deliveries.
     lives: Arc<[Arc<LiveCounters>]>,
     /// Time of the current chunk or turn, set by [`at`](Self::at).
     pub(crate) now: Instant,
     pub(crate) epoch: Instant,
-    /// `now`, in nanoseconds since the epoch of the run.
+    /// `now`, in nanoseconds since the run's epoch.
     pub(crate) since: Nanos,
     /// The window, before which no message is sent.
     window: Option<RunWindow>,
-    /// Measured part of the window; empty until the window is known.
+    /// The window's measured part; empty until the window is known.
     measured: Range<Nanos>,
     /// Messages left to send, with --count.
     pub(crate) budget: Option<u64>,
@@ -35,8 +35,8 @@ pub(crate) struct ThreadState {
     pub(crate) outstanding: u64,
 }
 
-/// Nanoseconds since the epoch of the run. Each message compares and subtracts these, which costs a fraction of
-/// `Instant` arithmetic.
+/// Nanoseconds since the run's epoch. Each message compares and subtracts these, which costs a fraction of `Instant`
+/// arithmetic.
 pub(crate) type Nanos = u64;
 
 impl ThreadState {
@@ -71,7 +71,7 @@ impl ThreadState {
         self.stopped |= self.window.is_some() && self.since >= self.measured.end;
     }
 
-    /// Returns the time of the current chunk or turn, since the epoch of the run.
+    /// Returns the time of the current chunk or turn, since the run's epoch.
     pub(crate) fn time(&self) -> Time {
         Time::from_micros(self.now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
@@ -172,7 +172,7 @@ impl ThreadState {
     }
 }
 
-/// Messages of a connection. Numbers identify sent messages and expected answers.
+/// A connection's messages. Numbers identify sent messages and expected answers.
 #[derive(Debug)]
 pub(crate) struct MessageTracker {
     /// Number of the next message, and of the next answer.
@@ -180,9 +180,9 @@ pub(crate) struct MessageTracker {
     expected: u64,
     /// Due or send times of the messages between these numbers.
     sent: VecDeque<Nanos>,
-    /// Due messages, delayed by the limit of unanswered messages.
+    /// Due messages, delayed by the limit for unanswered messages.
     waiting: VecDeque<Nanos>,
-    /// With --burst: a burst has begun, and more of its messages are to be sent.
+    /// With --burst: a burst has begun, and more messages in it are to be sent.
     in_burst: bool,
 }
 
@@ -198,7 +198,7 @@ impl MessageTracker {
         }
     }
 
-    /// Adds the due messages of the connection that this one replaces.
+    /// Adds the due messages from the connection that this one replaces.
     pub(crate) fn take_over(&mut self, waiting: VecDeque<Nanos>) {
         self.waiting.extend(waiting);
     }
@@ -208,8 +208,8 @@ impl MessageTracker {
         self.sent.drain(..).chain(self.waiting.drain(..)).collect()
     }
 
-    /// Returns the number of the next message to send, if sending is allowed: a due message, or the next message of a
-    /// closed loop.
+    /// Returns the number of the next message to send, if sending is allowed: a due message, or a closed loop's next
+    /// message.
     pub(crate) fn take(&mut self, thread_state: &mut ThreadState) -> Option<u64> {
         if thread_state.plan.bursts && self.sent.is_empty() {
             self.in_burst = true;
@@ -246,7 +246,7 @@ impl MessageTracker {
         self.waiting.push_back(thread_state.nanos(at));
     }
 
-    /// Number of the message that the next answer belongs to; `None` without unanswered messages.
+    /// Returns the number of the message that the next answer belongs to; `None` without unanswered messages.
     pub(crate) fn expects(&self) -> Option<u64> {
         (!self.sent.is_empty()).then_some(self.expected)
     }
@@ -300,7 +300,7 @@ impl MessageTracker {
     }
 }
 
-/// Reads a publisher's stamp from a delivery in any format of the server.
+/// Reads a publisher's stamp from a delivery in any server format.
 pub(crate) fn delivered(message: &[u8], thread_state: &mut ThreadState) -> Result<(), String> {
     let mut bytes = message.len();
     // Messages without a marker are the server's own, not deliveries. A server may join several deliveries.
@@ -328,10 +328,10 @@ pub(crate) fn delivered(message: &[u8], thread_state: &mut ThreadState) -> Resul
     Ok(())
 }
 
-/// Marker at the start of a publication.
+/// Marker at a publication's start.
 const MARK: &str = "~sb~";
 
-/// Bytes of a publication without its padding.
+/// A publication's bytes without its padding.
 const STAMP: usize = MARK.len() + 16 + 8 + 1;
 
 #[cfg(test)]

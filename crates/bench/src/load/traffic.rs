@@ -1,9 +1,9 @@
-//! The messages of a socket.
+//! A socket's messages.
 
 use super::role::ConnectionRole;
 use super::tracker::MessageTracker;
 
-/// The messages of one socket: of a connection, or of one of its WebSockets over HTTP/2 or HTTP/3.
+/// One socket's messages: a socket is a connection, or a WebSocket on it over HTTP/2 or HTTP/3.
 #[derive(Debug)]
 pub(super) struct SocketTraffic {
     pub(super) role: ConnectionRole,

@@ -1,4 +1,4 @@
-//! A WebSocket client: the handshake, followed by a session of echoes or deliveries.
+//! A WebSocket client: the handshake, followed by a session with echoes or deliveries.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) enum WebSocketLoad {
     Nothing,
 }
 
-/// Limits of all sessions of a run: the plan bounds queued data.
+/// Limits for all sessions in a run: the plan bounds queued data.
 pub(super) fn config() -> Arc<Config> {
     let config = Config::default()
         .with_max_message(MESSAGE_MAX)
@@ -97,7 +97,7 @@ impl WebSocketLoad {
         }
     }
 
-    /// Sends a message before the messages of the load: a login, or a subscription.
+    /// Sends a message before the load's messages: a login, or a subscription.
     pub(super) fn send_first(&mut self, text: &str, thread_state: &ThreadState, resources: &mut Resources) {
         if let Self::Open(session) = self {
             send_first(session, text, thread_state, resources);
@@ -196,7 +196,7 @@ pub(super) fn send_messages(
     session.after_tx(resources, now);
 }
 
-/// Sends a message before the messages of the load.
+/// Sends a message before the load's messages.
 pub(super) fn send_first(
     session: &mut Session,
     text: &str,

@@ -1,4 +1,4 @@
-//! A line chart as SVG, in the colors of the page's style.
+//! A line chart as SVG, in the page style's colors.
 
 use super::html::escape;
 
@@ -52,13 +52,13 @@ pub(super) fn line_chart(points: &[(f64, f64)], x: &Axis<'_>, y: &Axis<'_>) -> S
     svg
 }
 
-/// Maximum number of steps between the grid's lines of one axis.
+/// Maximum steps between the grid lines of an axis.
 const TICKS: u32 = 6;
 
 const WIDTH: u32 = 720;
 const HEIGHT: u32 = 280;
 
-/// The rectangle of the line; labels are on its left and below.
+/// The line's rectangle; labels are on its left and below.
 const LEFT: f64 = 94.0;
 const RIGHT: f64 = 680.0;
 const TOP: f64 = 10.0;

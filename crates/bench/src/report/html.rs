@@ -12,7 +12,7 @@ pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let row =
         |name: &str, value: &str| format!("<tr><th>{}</th><td>{}</td></tr>\n", escape(name), escape(value));
     let mut table = String::new();
-    // Figures of a run with errors are read with their reason.
+    // Figures from a run with errors are read with their reason.
     for (kind, number) in &outcome.tally.errors {
         let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
         table.push_str(&row(kind.name(), &format!("{number}: {example}")));
@@ -35,7 +35,7 @@ pub(crate) fn page(plan: &LoadPlan, outcome: &LoadResult) -> String {
     )
 }
 
-/// Adds the rows of the figures to the table.
+/// Adds the figures' rows to the table.
 fn add_figures(
     plan: &LoadPlan,
     outcome: &LoadResult,

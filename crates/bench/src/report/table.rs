@@ -7,7 +7,7 @@ use crate::url::shown_url;
 
 pub(crate) fn summary(plan: &LoadPlan, outcome: &LoadResult) -> String {
     let mut lines = vec![format!("{} ({})", shown_url(&plan.target.url), load(plan, outcome))];
-    // Figures of a run with errors are read with their reason.
+    // Figures from a run with errors are read with their reason.
     for (kind, number) in &outcome.tally.errors {
         let example = outcome.tally.examples.get(kind).map_or("", String::as_str);
         lines.push(format!("  {number} × {}: {example}", kind.name()));

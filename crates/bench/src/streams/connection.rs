@@ -1,4 +1,4 @@
-//! The binary messages of docs/book/src/server/streams.md, over WebSocket and plain TCP.
+//! The binary messages from docs/book/src/server/streams.md, over WebSocket and plain TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use sinews::{Config, Kind, blocking};
 
 use super::transport::{ProducerAck, StreamTransport};
 
-/// Addresses of a server.
+/// A server's addresses.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerAddresses {
     /// WebSocket URL, without a path.
@@ -18,7 +18,7 @@ pub(crate) struct ServerAddresses {
 }
 
 impl ServerAddresses {
-    /// Address of WebSocket and HTTP.
+    /// Address for WebSocket and HTTP.
     pub(crate) fn address(&self) -> Result<SocketAddr, String> {
         let authority = self
             .url
@@ -37,19 +37,19 @@ pub(crate) enum StreamConnection {
     WebSocket(blocking::WebSocket<TcpStream>),
 }
 
-/// All partitions of a stream.
+/// All partitions in a stream.
 pub(crate) const ALL: u16 = u16::MAX;
 
-/// Bytes before the body of each message.
+/// Bytes before each message's body.
 const HEAD: usize = 8;
-/// Length prefix of each message on plain TCP.
+/// Each message's length prefix on plain TCP.
 const LENGTH: usize = 4;
 
 /// A reusable message, with its length prefix; WebSocket omits the prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedMessage(Bytes);
 
-/// Answers of the server.
+/// The server's answers.
 pub(crate) mod op {
     pub(crate) const WELCOME: u8 = 128;
     pub(crate) const PUBLISHED: u8 = 129;
@@ -139,13 +139,13 @@ impl StreamConnection {
         Ok(())
     }
 
-    /// Returns the body of the next message, which must be of the given kind.
+    /// Returns the next message's body, which must have the given kind.
     fn receive(&mut self, expected: u8) -> Result<&[u8], String> {
         let (op, body) = self.next()?;
         if op == expected { Ok(body) } else { Err(format!("expected answer {expected}, got {op}")) }
     }
 
-    /// Returns the kind and body of the next message. An error message of the server is returned as an error.
+    /// Returns the next message's kind and body. An error message from the server is returned as an error.
     pub(crate) fn next(&mut self) -> Result<(u8, &[u8]), String> {
         let message = match self {
             Self::Tcp { socket, answer } => {
@@ -198,8 +198,8 @@ fn websocket(addresses: &ServerAddresses, stream: &str) -> Result<blocking::WebS
     opened.map(|(websocket, _)| websocket).map_err(|error| format!("{}: {error}", addresses.url))
 }
 
-/// Timeout of an answer.
+/// Answer timeout.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum size of an answer in bytes: a fetched batch is as large as the published batch.
+/// Maximum bytes in an answer: a fetched batch is as large as the published batch.
 const ANSWER_MAX: usize = 64 << 20;

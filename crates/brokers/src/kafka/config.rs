@@ -1,4 +1,4 @@
-//! Settings of librdkafka: permitted settings, and the defaults.
+//! librdkafka settings: permitted settings, and the defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -79,7 +79,7 @@ const PERMITTED: [(&str, ClientKind); 53] = [
     ("topic.metadata.refresh.interval.ms", ClientKind::Both),
 ];
 
-/// Settings of the bridge, in addition to librdkafka's.
+/// The bridge's settings, in addition to librdkafka's.
 const PREFIX: &str = "prefix";
 const KIND: &str = "kind";
 
@@ -92,7 +92,7 @@ pub(super) struct Config {
     pub(super) prefix: String,
     /// Kind of values whose producer does not declare one.
     pub(super) kind: ValueKind,
-    /// Maximum size of a message, key included.
+    /// Maximum message size, key included.
     pub(super) message_bytes_max: usize,
     pub(super) name: String,
     pub(super) failure_timeout: Duration,
@@ -149,7 +149,7 @@ impl Config {
         config
     }
 
-    /// The topic of a stream, if its name is a valid topic name.
+    /// Returns a stream's topic, if its name is a valid topic name.
     pub(super) fn topic(&self, stream: &str) -> Result<String, String> {
         let topic = format!("{}{stream}", self.prefix);
         let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);

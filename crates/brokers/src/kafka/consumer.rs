@@ -1,4 +1,4 @@
-//! Follows Kafka partitions: one consumer feeds all of them.
+//! Follows Kafka partitions: one consumer feeds them all.
 //!
 //! Partitions are assigned instead of subscribed to, so no group protocol runs. Each has its own queue: a partition
 //! whose log is full is not read, librdkafka stops fetching for it when its queue is full
@@ -31,13 +31,13 @@ use crate::status::Status;
 
 /// Interval of work that no event triggers.
 const IDLE: Duration = Duration::from_millis(500);
-/// Messages of one partition per turn.
+/// Messages from one partition per turn.
 const TURN_MESSAGES: usize = 4096;
-/// Timeout of a request for a partition's start offset; the other partitions wait meanwhile.
+/// Timeout for a request for a partition's start offset; the other partitions wait meanwhile.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Retry interval of the request.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of the request that creates a missing topic; the other partitions wait meanwhile.
+/// Timeout for the request that creates a missing topic; the other partitions wait meanwhile.
 const CREATION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval of that request while the topic is being created, which takes some 100 ms.
 const CREATION_INTERVAL: Duration = Duration::from_millis(50);
@@ -93,7 +93,7 @@ struct TopicPartition {
 
 type PartitionMap = BTreeMap<TopicPartition, FollowedPartition>;
 
-/// Callbacks of librdkafka, for each consuming client.
+/// librdkafka callbacks, for each consuming client.
 pub(super) struct ConsumerCallbacks {
     status: Arc<Status>,
 }
@@ -218,8 +218,8 @@ impl KafkaConsumer {
         })
     }
 
-    /// The start offset: that of the log's last record, which is returned for comparison, if reading continues behind
-    /// it. Positions that depend on the current time are resolved now, not when the broker is reached.
+    /// The start offset: the offset of the log's last record, which is returned for comparison, if reading continues
+    /// behind it. Positions that depend on the current time are resolved now, not when the broker is reached.
     fn start_offset(&self, added: &AddedPartition) -> KafkaResult<(Offset, Option<LastRecord>)> {
         let AddedPartition { topic, partition, from, sink, .. } = added;
         let exact = |offset: u64| Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
@@ -422,8 +422,8 @@ impl KafkaConsumer {
         }
     }
 
-    /// Restarts partitions that were missing: each may be another topic of the same name, so it begins at the last
-    /// record of the log.
+    /// Restarts partitions that were missing: each may be another topic with the same name, so it begins at the log's
+    /// last record.
     fn restart_recreated(&self, all: &mut PartitionMap) {
         let back: Vec<TopicPartition> = all
             .iter()

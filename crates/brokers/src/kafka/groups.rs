@@ -16,7 +16,7 @@ use super::report;
 use super::request_thread::RequestHandler;
 use crate::status::Status;
 
-/// Maximum number of group clients: librdkafka supports one group per client, and each client has its own threads.
+/// Maximum group clients: librdkafka supports one group per client, and each client has its own threads.
 const CLIENTS_MAX: usize = 32;
 /// Time without a request after which the client of another group may replace a client. Creating one takes the thread,
 /// and its first request, some hundred milliseconds: names that follow each other must not delay all other groups.
@@ -124,7 +124,7 @@ impl KafkaGroups {
         let partition =
             i32::try_from(partition).map_err(|_| BrokerError::failed("Kafka has no such partition"))?;
         if offsets.find_partition(&topic, partition).is_some() {
-            // A later commit of the same partition.
+            // A later commit for the same partition.
             return offsets.set_partition_offset(&topic, partition, offset).map_err(BrokerError::failed);
         }
         offsets.add_partition_offset(&topic, partition, offset).map_err(BrokerError::failed)

@@ -1,4 +1,4 @@
-//! Records as messages of Kafka.
+//! Records as Kafka messages.
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use sinews_stream::record::{Record, ValueKind};
@@ -8,7 +8,7 @@ pub(super) const CONTENT_TYPE: &str = "content-type";
 const TEXT: &str = "text/plain";
 const JSON: &str = "application/json";
 
-/// The record of a message; `otherwise` is its kind if the producer has not declared one.
+/// Returns a message's record; `otherwise` is its kind if the producer has not declared one.
 pub(super) fn record<'a>(message: &'a BorrowedMessage<'_>, otherwise: ValueKind) -> Record<'a> {
     Record {
         // Delivered messages have an offset.
@@ -24,7 +24,7 @@ pub(super) fn record<'a>(message: &'a BorrowedMessage<'_>, otherwise: ValueKind)
     }
 }
 
-/// Header value of a kind; bytes need none.
+/// Returns the header value for a kind; bytes need none.
 pub(super) fn content_type(kind: ValueKind) -> Option<&'static str> {
     match kind {
         ValueKind::Text => Some(TEXT),
@@ -33,7 +33,7 @@ pub(super) fn content_type(kind: ValueKind) -> Option<&'static str> {
     }
 }
 
-/// Kind of a value according to its header, regardless of the producer; without a header, the configured kind.
+/// Returns a value's kind according to its header, regardless of the producer; without a header, the configured kind.
 fn kind_of(message: &BorrowedMessage<'_>, otherwise: ValueKind) -> ValueKind {
     let name = message.headers().and_then(|headers| {
         let found = headers.iter().find(|header| header.key.eq_ignore_ascii_case(CONTENT_TYPE));

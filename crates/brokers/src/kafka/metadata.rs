@@ -18,9 +18,9 @@ use super::report;
 use super::request_thread::RequestHandler;
 use crate::status::Status;
 
-/// Timeout of a request. Leader elections take seconds.
+/// Request timeout. Leader elections take seconds.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval of the health probe.
+/// Health probe interval.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) enum MetadataRequest {
@@ -99,7 +99,7 @@ impl MetadataClient {
         }
     }
 
-    /// The topics with the prefix of this server. Topics of Kafka itself begin with two underscores.
+    /// The topics with this server's prefix. Kafka's own topics begin with two underscores.
     fn streams(&mut self) -> Result<Vec<String>, BrokerError> {
         let metadata = self.client.fetch_metadata(None, REQUEST_TIMEOUT).map_err(BrokerError::failed)?;
         self.mark_reachable();

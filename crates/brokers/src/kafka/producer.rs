@@ -67,11 +67,11 @@ pub(super) struct KafkaAppend {
     completer: Mutex<Option<Completer>>,
     stream: String,
     partition: u32,
-    /// Readers of this node do not see records below this offset.
+    /// This node's readers do not see records below this offset.
     min_offset: u64,
 }
 
-/// Callbacks of librdkafka, on the report thread.
+/// librdkafka callbacks, on the report thread.
 pub(super) struct ProducerCallbacks {
     status: Arc<Status>,
     unknown_offsets: Mutex<Option<UnknownOffsets>>,
@@ -321,7 +321,7 @@ impl ClientContext for ProducerCallbacks {
 }
 
 impl ProducerCallbacks {
-    /// The offset, if readers of this node see it.
+    /// The offset, if this node's readers see it.
     fn visible_offset(&self, append: &KafkaAppend, offset: u64) -> Result<u64, AppendError> {
         if offset >= append.min_offset {
             return Ok(offset);
@@ -332,7 +332,7 @@ impl ProducerCallbacks {
         Err(failed(reason))
     }
 
-    /// The offset of an acknowledged message, if the broker has reported it.
+    /// Returns an acknowledged message's offset, if the broker has reported it.
     fn offset(&self, message: &impl Message) -> Option<u64> {
         let mut unknown_offsets = lock(&self.unknown_offsets);
         match &mut *unknown_offsets {

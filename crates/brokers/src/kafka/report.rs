@@ -13,10 +13,10 @@ use crate::status::Status;
 const LINES_MAX: u32 = 10;
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Warnings of all clients of this process.
+/// Warnings from all clients in this process.
 static WARNINGS: Mutex<LogWindow> = Mutex::new(LogWindow { begin: None, lines: 0, omitted: 0 });
 
-/// Counts log lines of an interval.
+/// Counts log lines in an interval.
 struct LogWindow {
     begin: Option<Instant>,
     lines: u32,
@@ -24,7 +24,7 @@ struct LogWindow {
 }
 
 impl LogWindow {
-    /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
+    /// Returns how many lines were omitted since the last permitted line; `None` if this line is omitted, too.
     fn permit(&mut self, now: Instant) -> Option<u64> {
         if self.begin.is_none_or(|begin| now.saturating_duration_since(begin) >= LOG_INTERVAL) {
             (self.begin, self.lines) = (Some(now), 0);

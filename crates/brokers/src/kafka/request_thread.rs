@@ -1,4 +1,4 @@
-//! A thread that answers requests in sequence: most of librdkafka's requests block.
+//! A thread that answers requests in sequence: most librdkafka requests block.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sinews_stream::broker::{BrokerError, BrokerResponder, BrokerResponse};
 
-/// Maximum number of pending requests. Each is answered or fails within seconds.
+/// Maximum pending requests. Each is answered or fails within seconds.
 const REQUESTS_MAX: usize = 1024;
 
 /// The work of a request thread.

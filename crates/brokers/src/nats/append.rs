@@ -20,9 +20,9 @@ use super::streams::JetStreams;
 use crate::reconnect::ReconnectDelay;
 use crate::remote::{QueuedAppend, REQUEST_TIMEOUT, WakeSignal};
 
-/// Maximum number of appends sent together.
+/// Maximum appends sent together.
 const APPENDS_MAX: usize = 256;
-/// Maximum number of unacknowledged records.
+/// Maximum unacknowledged records.
 const RECORDS_MAX: usize = 1024;
 /// Delay of the client's own reconnect, so that a lost connection does not send its buffer before the records have been
 /// resent on a new one.
@@ -33,7 +33,7 @@ pub(super) struct NatsPublisher<'a> {
     streams: &'a JetStreams,
     /// Prefix of the ids of this connection's records; empty before the first connection.
     id: String,
-    /// Number of records so far.
+    /// Records so far.
     count: u64,
     delay: ReconnectDelay,
 }
@@ -174,7 +174,7 @@ impl<'a> NatsPublisher<'a> {
                 of_recreated.for_each(|flight| flight.append.reject_unseen(&reason));
                 continue;
             }
-            // The window of an existing stream may differ from the one of streams created here.
+            // The window of an existing stream may differ from the one for streams created here.
             let window = stream.cached_info().config.duplicate_window;
             if fail_expired(flights, &name, window) {
                 continue;
@@ -213,7 +213,7 @@ impl<'a> NatsPublisher<'a> {
         Ok(())
     }
 
-    /// Sends unacknowledged records up to the limit of records in flight.
+    /// Sends unacknowledged records up to the limit for records in flight.
     async fn send_append(
         &self,
         connection: &AppendConnection,
@@ -273,7 +273,7 @@ impl<'a> NatsPublisher<'a> {
             };
             match answer {
                 None => {
-                    // The other records of the append would have no answer, too.
+                    // The append's other records would have no answer, too.
                     if rejected.last().is_none_or(|last| last.index != index) {
                         let text = denied.as_ref().map_or("", |(_, text)| text);
                         let reason = format!("NATS rejects records of this stream: {text}. {REMEDY}");
@@ -400,7 +400,8 @@ mod tests {
     fn delays_of_appends_grow_across_logins() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let url = format!("nats://{}", listener.local_addr().expect("it is bound"));
-        // One connection for each record, and one that is closed before the login between two of them; one for the stream.
+        // One connection for each record, and one that is closed before the login between two of them; one for the
+        // stream.
         let server = thread::spawn(move || {
             let records = Arc::new(AtomicUsize::new(0));
             for connection in 0..=2 * LOST_RECORDS + 1 {
@@ -425,7 +426,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(NatsPublisher::new(&streams).run(receiver));
         assert_eq!(pending.block(Durability::Broker).expect("an acknowledgement").first, 7);
-        // The first one is that of the connection for the stream.
+        // The first one is for the stream's connection.
         let delays = simulated::delays();
         assert_eq!(delays.len(), 1 + 2 * LOST_RECORDS, "{delays:?}");
         simulated::assert_growth(&delays[1..]);

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 
 use crate::lock::lock;
 
-/// Most denied subjects that are retained. Clients choose the names of streams; above it, all are forgotten, and requests
-/// that wait end with their timeout.
+/// Most denied subjects that are retained. Clients choose stream names; above it, all are forgotten, and requests that
+/// wait end with their timeout.
 const SUBJECTS_MAX: usize = 1_024;
 
 /// The subscription on which all answers to requests arrive.
@@ -35,7 +35,7 @@ struct DeniedSubject {
     text: String,
 }
 
-/// The subject of a request, as far as it is known. Other requests about the same stream may be denied meanwhile.
+/// A request's subject, as far as it is known. Other requests about the same stream may be denied meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestedSubject<'a> {
     Exact(&'a str),
@@ -43,7 +43,7 @@ pub(super) enum RequestedSubject<'a> {
     Stream(&'a str),
     /// Reads one message of a stream.
     Message(&'a str),
-    /// Creates a consumer of a stream, or reads its messages.
+    /// Creates a stream's consumer, or reads its messages.
     Consumer(&'a str),
 }
 
@@ -63,7 +63,7 @@ impl RequestedSubject<'_> {
 }
 
 impl DeniedSubjects {
-    /// Notes an error of the server. Returns whether it denies a subject.
+    /// Notes a server error. Returns whether it denies a subject.
     pub(super) fn note(&self, error: &ServerError) -> bool {
         let ServerError::Other(text) = error else { return false };
         // `Permissions Violation for Publish to "subject"`, or for Subscription.

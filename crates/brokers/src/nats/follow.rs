@@ -15,7 +15,7 @@ use super::streams::{JetStreams, by_sequence, by_time, consumer, extent};
 use crate::followed;
 use crate::remote::{RETRY_INTERVAL, flush_all};
 
-/// Bytes of messages read ahead for each partition.
+/// Message bytes read ahead for each partition.
 const READ_AHEAD: usize = 4 << 20;
 /// Expiry of a request for messages at the server.
 const PULL_EXPIRY: Duration = Duration::from_secs(2);

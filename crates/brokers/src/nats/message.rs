@@ -1,4 +1,4 @@
-//! Records as messages of NATS.
+//! Records as NATS messages.
 
 use async_nats::header::HeaderMap;
 use async_nats::jetstream::message::StreamMessage;
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use sinews_stream::broker::LastRecord;
 use sinews_stream::record::{Record, ValueKind};
 
-/// Maximum bytes of a message's headers, without its key, and without the id of a record with an idempotency key.
+/// Maximum bytes in a message's headers, without its key, and without the id for a record with an idempotency key.
 pub(super) const HEADERS_BYTES: usize = 256;
 /// Headers of a message.
 const ID: &str = "Nats-Msg-Id";
@@ -37,12 +37,12 @@ pub(super) fn headers(record: &Record<'_>, id: &str) -> HeaderMap {
     headers
 }
 
-/// The id of a record with an idempotency key: the same on all nodes. Ids of other records begin with the name of an inbox.
+/// The id of a record with an idempotency key: the same on all nodes. Ids of other records begin with an inbox name.
 pub(super) fn once_id(record: &Record<'_>) -> String {
     format!("once.{}", BASE64.encode(record.key))
 }
 
-/// The key of a message; empty if it has none.
+/// Returns a message's key; empty if it has none.
 pub(super) fn key_of(message: &Message) -> Vec<u8> {
     decoded_key(message.headers.as_ref())
 }

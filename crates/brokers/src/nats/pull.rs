@@ -1,4 +1,4 @@
-//! Limits of a request for messages.
+//! Limits on a request for messages.
 
 use super::streams::JetStreams;
 

@@ -1,4 +1,4 @@
-//! Settings of a connection to NATS, and of the streams that it creates.
+//! Settings for a connection to NATS, and for the streams that it creates.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::error::BrokerConfigError;
 use crate::remote::REQUEST_TIMEOUT;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 
-/// Names of the settings, for errors.
+/// Setting names, for errors.
 pub(super) const SETTINGS: [&str; 10] = [
     "credentials.file",
     FAILURE_TIMEOUT,
@@ -101,7 +101,7 @@ impl NatsSettings {
         Ok(options)
     }
 
-    /// Name of a JetStream stream and its subject. JetStream permits few characters: all except letters, digits and
+    /// A JetStream stream's name and its subject. JetStream permits few characters: all except letters, digits and
     /// dashes are encoded as `_` and two hexadecimal digits.
     pub(super) fn name(&self, stream: &str, partition: u32) -> String {
         format!("{}-{partition}", escaped(&format!("{}{stream}", self.prefix)))

@@ -1,4 +1,4 @@
-//! The streams of JetStream: access, creation and identity.
+//! JetStream streams: access, creation and identity.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -186,7 +186,7 @@ impl StreamFault {
         Self { reason, is_rejected: true }
     }
 
-    /// An error of JetStream. Without a leader, or a server with JetStream, the same request may succeed later.
+    /// A JetStream error. Without a leader, or a server with JetStream, the same request may succeed later.
     fn answered(reason: String, error: &jetstream::Error) -> Self {
         let is_temporary = error.code() == 503 && error.error_code() != ErrorCode::INSUFFICIENT_RESOURCES;
         Self { reason: format!("NATS rejects a request: {reason}"), is_rejected: !is_temporary }
@@ -261,7 +261,7 @@ pub(super) fn extent(stream: &stream::Stream) -> (u64, u64) {
     (state.first_sequence.max(1), state.last_sequence + 1)
 }
 
-/// Whether the server has no stream of this name.
+/// Whether the server has no stream with this name.
 fn is_unknown(error: &GetStreamError) -> bool {
     matches!(error.kind(), GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
@@ -316,7 +316,7 @@ mod tests {
             is_done.notified().await;
         });
         server.join().expect("no panic");
-        // The first one is that of the first login. One more may have begun at the end.
+        // The first one is for the first login. One more may have begun at the end.
         let delays = simulated::delays();
         assert!(delays.len() > RECONNECTS, "{delays:?}");
         simulated::assert_growth(&delays[1..]);

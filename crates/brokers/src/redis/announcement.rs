@@ -18,17 +18,17 @@ use sinews_stream::record::{Record, ValueKind};
 use super::offset;
 use crate::remote::WakeSignal;
 
-/// Maximum size of an announcement with records in bytes. A larger one is empty: Redis drops connections of subscribers
-/// with too many bytes in their queue, and a large append is read at once.
+/// Maximum bytes in an announcement with records. A larger one is empty: Redis drops connections of subscribers with
+/// too many bytes in their queue, and a large append is read at once.
 pub(super) const SIZE_MAX: usize = 16 << 10;
 
-/// Maximum size of the announcements that wait for one follower in bytes. A slower follower reads the stream.
+/// Maximum bytes in the announcements that wait for one follower. A slower follower reads the stream.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Memory of a waiting announcement in addition to its bytes, also of an empty one.
+/// A waiting announcement's memory in addition to its bytes, also if it is empty.
 const ANNOUNCEMENT_OVERHEAD: usize = 64;
 
-/// Names of the fields of an entry.
+/// The names of an entry's fields.
 pub(super) const VALUE: &str = "v";
 const KEY: &str = "k";
 const TIME: &str = "t";
@@ -36,7 +36,7 @@ const KIND: &str = "c";
 /// Kind of a record without a value, which removes its key.
 const TOMBSTONE: &[u8] = b"tombstone";
 
-/// A message, by default of unknown records.
+/// A message, by default with unknown records.
 #[derive(Debug, Default)]
 pub(super) struct Announcement(Vec<u8>);
 
@@ -120,7 +120,7 @@ impl Announcements {
     }
 }
 
-/// The fields of an entry. Redis stores numbers as text.
+/// An entry's fields. Redis stores numbers as text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EntryFields<'a> {
     value: &'a [u8],
@@ -140,7 +140,7 @@ impl<'a> EntryFields<'a> {
         fields
     }
 
-    /// The fields of a record, with its time as text.
+    /// A record's fields, with its time as text.
     pub(super) fn from_record(record: &Record<'a>, time: &'a [u8]) -> Self {
         let kind: &[u8] = match record.kind {
             ValueKind::Text => b"text",
@@ -183,7 +183,7 @@ impl<'a> EntryFields<'a> {
         Record { offset, timestamp: self.time(), key: self.key, value: self.value, kind }
     }
 
-    /// Distinguishes the entry from the entry at the same offset of another stream.
+    /// Distinguishes the entry from the entry at the same offset in another stream.
     pub(super) fn fingerprint(&self) -> u32 {
         fingerprint(self.time(), self.key, self.value)
     }
@@ -252,7 +252,7 @@ mod tests {
         announcements.push(Announcement::read(b"0-1;1:21:v1:a"));
         assert!(next(&announcements).entries().is_some());
         assert!(announcements.is_empty());
-        // Those of appends above SIZE_MAX are empty.
+        // Announcements for appends above SIZE_MAX are empty.
         for _ in 0..2 * WAITING_MAX / ANNOUNCEMENT_OVERHEAD {
             announcements.push(Announcement::read(b""));
         }

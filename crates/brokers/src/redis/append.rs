@@ -9,10 +9,10 @@ use super::announcement::{self, EntryFields};
 use super::{offset, rejection};
 use crate::remote::QueuedAppend;
 
-/// Maximum number of records of an append: Redis serves no other client meanwhile, for about a tenth of a second. Also the
-/// number of records of a batch, after which no further append is added.
+/// Maximum records in an append: Redis serves no other client meanwhile, for about a tenth of a second. Also the number
+/// of records in a batch, after which no further append is added.
 pub(super) const RECORDS_MAX: u32 = 10_000;
-/// Bytes of a batch after which no further append is added.
+/// Bytes in a batch after which no further append is added.
 const BATCH_BYTES: usize = 4 << 20;
 
 /// Time that Redis remembers a record with an idempotency key.
@@ -38,9 +38,9 @@ const APPEND: &str = "local first = KEYS[2] and redis.call('GET', KEYS[2]) \
     local message = first .. ';' .. table.concat(parts) \
     redis.call('PUBLISH', KEYS[1], #message <= tonumber(ARGV[3]) and message or '') \
     return first";
-/// Code of the error if Redis does not know a script by its hash.
+/// Error code if Redis does not know a script by its hash.
 const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
-/// Codes of errors that concern all appends.
+/// Error codes that concern all appends.
 const CODES_OF_ALL: [&str; 12] = [
     "BUSY",
     "CLUSTERDOWN",
@@ -64,7 +64,7 @@ const REPEATED: &str = "repeated ";
 /// The script, and its arguments that all appends share.
 pub(super) struct AppendScript<'a> {
     prefix: &'a str,
-    /// Approximate maximum of entries per stream; 0 means no limit.
+    /// Approximate maximum entries per stream; 0 means no limit.
     maxlen: u64,
     /// The hash by which Redis knows the script.
     hash: Option<String>,
@@ -83,8 +83,8 @@ impl<'a> AppendScript<'a> {
 
     /// Appends a batch, and returns an answer for each append.
     ///
-    /// Redis may have lost the script: then it stores no append, and receives the script again. If another node has stored
-    /// the script after some appends of this batch, these fail: retrying them would change the order.
+    /// Redis may have lost the script: then it stores no append, and receives the script again. If another node has
+    /// stored the script after some appends in this batch, these fail: retrying them would change the order.
     pub(super) async fn append(
         &self,
         batch: &[QueuedAppend],
@@ -141,7 +141,7 @@ pub(super) fn batches(appends: impl Iterator<Item = QueuedAppend>) -> Vec<Vec<Qu
     batches
 }
 
-/// The key of a partition's stream.
+/// Returns the key for a partition's stream.
 pub(super) fn key(prefix: &str, stream: &str, partition: u32) -> String {
     format!("{prefix}{stream}:{partition}")
 }
@@ -150,7 +150,7 @@ fn is_unknown_script(answer: &RedisResult<Value>) -> bool {
     answer.as_ref().is_err_and(|error| error.code() == Some(UNKNOWN_SCRIPT))
 }
 
-/// Distributes the answers to the appends of a batch.
+/// Distributes the answers to a batch's appends.
 pub(super) fn answer(batch: Vec<QueuedAppend>, answers: Vec<RedisResult<Value>>) {
     let mut answers = answers.into_iter();
     for append in batch {

@@ -1,5 +1,5 @@
-//! Reads that no command of Redis offers: entries that are limited by bytes, not only by their number, and the ids of the
-//! first and the last entry without these entries.
+//! Reads that no command of Redis offers: entries that are limited by bytes, not only by their number, and the ids of
+//! the first and the last entry without these entries.
 
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{Cmd, cmd};
@@ -38,7 +38,7 @@ pub(super) fn extent_command(key: &str) -> Cmd {
     command
 }
 
-/// A request for the entries of a stream from an offset on: at least one, if one exists.
+/// A request for a stream's entries from an offset on: at least one, if one exists.
 pub(super) struct EntriesRequest {
     pub(super) from: u64,
     /// An entry at this offset does not count.
@@ -63,7 +63,7 @@ pub(super) fn answer(end: u8, entries: StreamRangeReply) -> (bool, Vec<StreamId>
     (end == 1, entries.ids)
 }
 
-/// The error of an entry that this bridge has not written.
+/// The error for an entry that this bridge has not written.
 pub(super) fn unexpected_id(id: &str) -> String {
     format!("unexpected id {id}; this bridge writes ids 0-1, 0-2, …")
 }

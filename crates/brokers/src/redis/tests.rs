@@ -22,7 +22,7 @@ fn connections_have_nodelay() {
     }
 }
 
-/// Answers the commands of a login, and returns at the first command `last`, or without one behind the login.
+/// Answers the login commands, and returns at the first command `last`, or without one behind the login.
 fn log_in(stream: &TcpStream, last: Option<&str>) {
     let mut lines = BufReader::new(stream.try_clone().expect("a descriptor")).lines();
     let mut logins = 0;

@@ -1,4 +1,4 @@
-//! The datagram sockets of a loop, and which of them are readable.
+//! A loop's datagram sockets, and which are readable.
 
 use crate::DatagramSocket;
 

@@ -11,10 +11,9 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::{BACKLOG, ListenOptions, Listener};
 
 impl Listener {
-    /// Listens at a path, which becomes a socket with these permission bits (`0o660`: its user and group
-    /// may connect). They are in force before any client can connect. [`try_clone`](Self::try_clone)
-    /// creates listeners for further threads, since a path belongs to one socket. A new connection wakes
-    /// all of them, and one of them accepts it.
+    /// Listens at a path, which becomes a socket with these permission bits (`0o660`: its user and group may connect).
+    /// They are in force before any client can connect. [`try_clone`](Self::try_clone) creates listeners for further
+    /// threads, since a path belongs to one socket. A new connection wakes them all, and one listener accepts it.
     ///
     /// A stale socket of a server that has exited is replaced. (Two servers that start at the same moment
     /// can both find it stale.) The file stays when the listener is closed; its creator must remove it.

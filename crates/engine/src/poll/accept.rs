@@ -205,5 +205,5 @@ enum AcceptAttempt {
     Empty,
 }
 
-/// Token of the first listener, after the token of the waker.
+/// Token of the first listener, after the waker's token.
 const FIRST: usize = 1;

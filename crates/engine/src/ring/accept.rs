@@ -287,7 +287,7 @@ impl RingAcceptors {
     }
 }
 
-/// Parses a `sockaddr` of an IP address. Peers of a Unix socket have none.
+/// Parses a `sockaddr` for an IP address. A Unix socket's peers have none.
 pub(super) fn parse_peer(name: &[u8], length: usize) -> Option<SocketAddr> {
     let name = name.get(..length)?;
     let family = i32::from(u16::from_ne_bytes(*name.first_chunk()?));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::kernel::Completion;
 
-/// The queue of free buffers: one page of the kernel's interface.
+/// The free buffer queue: one page of the kernel's interface.
 #[repr(C, align(4096))]
 pub(super) struct BufferQueue {
     entries: [BufferEntry; ENTRIES],
@@ -28,7 +28,7 @@ struct BufferEntry {
     reserved: AtomicU16,
 }
 
-/// Entries of the queue: as many as fit a page. A power of two.
+/// Queue entries: as many as fit a page. A power of two.
 pub(super) const ENTRIES: usize = 4096 / size_of::<BufferEntry>();
 
 pub(super) struct Buffers {
@@ -99,8 +99,8 @@ impl Cursors {
         Self { size, filled: vec![0; count].into_boxed_slice() }
     }
 
-    /// The range of a completion's bytes. `None` if it refers to an unknown buffer or exceeds it: no value
-    /// from the kernel causes a read outside of the buffers.
+    /// The range of a completion's bytes. `None` if it refers to an unknown buffer or exceeds it: no value from the
+    /// kernel causes a read outside the buffers.
     fn range(&self, completion: &Completion) -> Option<std::ops::Range<usize>> {
         let buffer = usize::from(completion.buffer?);
         let length = usize::try_from(completion.result).ok()?;

@@ -34,8 +34,7 @@ pub(crate) trait RingKernel {
     /// Capacity of the file table.
     fn files(&self) -> usize;
 
-    /// Requests the peer's address of `file`, accepted from `listener`, into slot `name_slot` of
-    /// [`name`](Self::name).
+    /// Requests the peer's address of `file`, accepted from `listener`, into slot `name_slot` for [`name`](Self::name).
     fn peer_name(&mut self, token: Token, listener: usize, file: u32, name_slot: usize);
 
     /// The requested address in the kernel's format: a `sockaddr`.
@@ -155,7 +154,7 @@ pub(crate) enum SendMode {
     Wait,
 }
 
-/// The result of an operation, or one of several results.
+/// An operation's result, or one of several results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(super) token: Token,

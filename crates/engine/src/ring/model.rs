@@ -1,6 +1,5 @@
-//! Model test of the ring backend without a kernel. An in-memory kernel completes operations in any order
-//! that a seed determines, an application issues any command at any time, and both check the contract of
-//! the ring.
+//! Model test for the ring backend without a kernel. An in-memory kernel completes operations in any order that a seed
+//! determines, an application issues any command at any time, and both check the ring's contract.
 //!
 //! After a random phase the kernel and the application become benign, and all operations must complete.
 //! `SINEWS_RING_SEEDS` sets the number of seeds.

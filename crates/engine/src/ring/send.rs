@@ -270,7 +270,7 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 /// short.
 const UNSUBMITTED_MAX: usize = if cfg!(test) { 200 } else { 1 << 20 };
 
-/// Maximum operations whose submission waits for the end of the turn: half of the submission queue.
+/// Maximum operations whose submission waits for the end of the turn: half the submission queue.
 const OPERATIONS_MAX: u64 = 512;
 
 /// Maximum fired chains that may wait for the next event. It bounds the memory that an idle loop retains
@@ -278,7 +278,7 @@ const OPERATIONS_MAX: u64 = 512;
 /// sends.
 const FIRED_MAX: usize = 256;
 
-/// Maximum wait of fired chains: an idle loop returns the memory of its last burst after that.
+/// Maximum wait for fired chains: an idle loop returns the memory of its last burst after that.
 pub(super) const FIRED_WAIT: Duration = Duration::from_secs(1);
 
 /// Maximum spare boxes for chains: enough for a turn.

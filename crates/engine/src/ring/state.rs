@@ -1,4 +1,4 @@
-//! State of the ring backend: its queues, and the kernel-side state of each connection.
+//! The ring backend's state: its queues, and each connection's kernel-side state.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -156,8 +156,8 @@ impl<C, K: RingKernel> Ring<C, K> {
         self.links.get_mut(conn.index())?.as_mut()
     }
 
-    /// Stores the link of a new connection in its slot. `false`: operations of an earlier connection are in
-    /// flight, although its slot is vacant.
+    /// Stores a new connection's link in its slot. `false`: an earlier connection's operations are in flight, although
+    /// its slot is vacant.
     pub(super) fn insert_link(&mut self, conn: ConnId, link: RingLink<C>) -> bool {
         if self.links.len() <= conn.index() {
             self.links.resize_with(conn.index() + 1, || None);

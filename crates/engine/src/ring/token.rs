@@ -4,9 +4,9 @@ use crate::ConnId;
 
 /// Identifies an operation; the kernel returns it with the completion.
 ///
-/// Kind in 8 bits, the lower 24 bits of the connection's generation, slot in 32. The kernel completes an
-/// operation once, and a slot is vacated only after all of its operations completed. The generation is a
-/// second safeguard: a late completion matches no connection.
+/// Kind in 8 bits, the lower 24 bits of the connection's generation, slot in 32. The kernel completes an operation
+/// once, and a slot is vacated only after all its operations completed. The generation is a second safeguard: a late
+/// completion matches no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Token(u64);
 

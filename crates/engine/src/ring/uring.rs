@@ -482,7 +482,7 @@ impl Drop for Uring {
     }
 }
 
-/// Maximum kernel threads per loop, of each of the two kinds.
+/// Maximum kernel threads per loop, for each kind.
 const KERNEL_THREADS: u32 = 2;
 
 /// The only buffer group.

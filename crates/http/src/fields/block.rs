@@ -1,6 +1,6 @@
-//! Encoded lists of fields.
+//! Encoded field lists.
 
-/// The reason for rejecting an encoded list of fields.
+/// The reason for rejecting an encoded field list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockError {
     /// The list is invalid (RFC 7541, RFC 9204).

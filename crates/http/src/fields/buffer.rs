@@ -98,12 +98,12 @@ impl FieldBuffer {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Returns the text of [`set_text`](Self::set_text).
+    /// Returns the text from [`set_text`](Self::set_text).
     pub(crate) fn text(&self) -> &str {
         str::from_utf8(&self.bytes).unwrap_or_default()
     }
 
-    /// Returns the number of fields.
+    /// Returns the field count.
     pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }
@@ -123,7 +123,7 @@ impl FieldBuffer {
     }
 }
 
-/// Pseudo-header fields of a request, which do not count as header lines.
+/// A request's pseudo-header fields, which do not count as header lines.
 const PSEUDO_MAX: usize = 5;
 
 /// Header or trailer fields, in order. Names are in lower case.

@@ -1,4 +1,4 @@
-//! The Huffman code of RFC 7541 appendix B. The code is canonical, so that its lengths determine it.
+//! The Huffman code in RFC 7541 appendix B. The code is canonical, so that its lengths determine it.
 
 use alloc::vec::Vec;
 

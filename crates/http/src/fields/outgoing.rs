@@ -1,4 +1,4 @@
-//! Fields of the application on their way to an encoder.
+//! The application's fields on their way to an encoder.
 
 use alloc::borrow::Cow;
 

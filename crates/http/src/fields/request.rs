@@ -14,7 +14,7 @@ use crate::version::Version;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Positions of the pseudo-header fields of a valid request, and its declared content.
+/// Positions of a valid request's pseudo-header fields, and its declared content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestShape {
     method: Option<usize>,
@@ -29,7 +29,7 @@ pub(crate) struct RequestShape {
 }
 
 impl RequestShape {
-    /// Checks the fields of a request. `extended` permits extended CONNECT, which our settings announce.
+    /// Checks a request's fields. `extended` permits extended CONNECT, which our settings announce.
     pub(crate) fn from_fields(fields: &FieldBuffer, extended: bool) -> Result<Self, Malformed> {
         let mut shape = Self { fields: fields.len(), ..Self::default() };
         for (index, (name, value)) in fields.iter().enumerate() {
@@ -121,7 +121,7 @@ impl RequestShape {
         }
         let is_http = scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https");
         let host = value(self.authority).or_else(|| value(self.host));
-        // A URL of http or https has a host (RFC 9110 section 4.2.1).
+        // An http or https URL has a host (RFC 9110 section 4.2.1).
         if is_http && host.is_none_or(|host| host.is_empty() || host.starts_with(b":")) {
             return Err(Malformed("request has no host"));
         }
@@ -129,7 +129,7 @@ impl RequestShape {
     }
 }
 
-/// Checks the fields of trailers (RFC 9113 section 8.1): no pseudo-header field, and no framing.
+/// Checks trailer fields (RFC 9113 section 8.1): no pseudo-header field, and no framing.
 pub(crate) fn check_trailers(fields: &FieldBuffer) -> Result<(), Malformed> {
     fields.iter().try_for_each(|(name, value)| {
         check_field(name, value)?;
@@ -156,7 +156,7 @@ pub(super) fn check_field(name: &[u8], value: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether a field of HTTP/1.1 has no meaning in HTTP/2 and HTTP/3 (RFC 9113 section 8.2.2).
+/// Whether an HTTP/1.1 field has no meaning in HTTP/2 and HTTP/3 (RFC 9113 section 8.2.2).
 pub(super) fn is_connection_specific(name: &[u8]) -> bool {
     matches!(name, b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade")
 }
@@ -172,7 +172,7 @@ pub(super) fn decimal(value: &[u8]) -> Option<u64> {
     str::from_utf8(value).ok().filter(|_| is_number)?.parse().ok()
 }
 
-/// A valid head of a request, borrowed from its [`FieldBuffer`].
+/// A valid request head, borrowed from its [`FieldBuffer`].
 #[derive(Clone, Copy)]
 pub struct RequestFields<'a> {
     fields: &'a FieldBuffer,
@@ -214,13 +214,13 @@ impl<'a> RequestFields<'a> {
         self.text(self.shape.path)
     }
 
-    /// The protocol of an extended CONNECT request (RFC 8441 section 4): `websocket`.
+    /// An extended CONNECT request's protocol (RFC 8441 section 4): `websocket`.
     #[must_use]
     pub fn protocol(&self) -> Option<&'a str> {
         self.text(self.shape.protocol)
     }
 
-    /// The declared length of the content. DATA is checked against it.
+    /// The declared content length. DATA is checked against it.
     #[must_use]
     pub const fn content_length(&self) -> Option<u64> {
         self.shape.content_length

@@ -5,7 +5,7 @@ use core::fmt;
 use super::buffer::{FieldBuffer, Fields};
 use super::request::{Malformed, check_field, decimal};
 
-/// Status and declared content of a valid response.
+/// A valid response's status and declared content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseShape {
     pub(crate) status: u16,
@@ -13,7 +13,7 @@ pub(crate) struct ResponseShape {
 }
 
 impl ResponseShape {
-    /// Checks the fields of a response.
+    /// Checks a response's fields.
     pub(crate) fn from_fields(fields: &FieldBuffer) -> Result<Self, Malformed> {
         let mut fields = fields.iter();
         let status = match fields.next() {
@@ -41,7 +41,7 @@ impl ResponseShape {
     }
 }
 
-/// A valid head of a response, borrowed from its [`FieldBuffer`].
+/// A valid response head, borrowed from its [`FieldBuffer`].
 #[derive(Clone, Copy)]
 pub struct ResponseFields<'a> {
     fields: &'a FieldBuffer,
@@ -59,7 +59,7 @@ impl<'a> ResponseFields<'a> {
         self.shape.status
     }
 
-    /// The declared length of the content.
+    /// The declared content length.
     #[must_use]
     pub const fn content_length(&self) -> Option<u64> {
         self.shape.content_length

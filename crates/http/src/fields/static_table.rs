@@ -1,10 +1,10 @@
-//! Static tables of HPACK and QPACK.
+//! HPACK and QPACK static tables.
 
-/// Fields of a static table, and their order by the length of the name.
+/// A static table's fields, and their order by name length.
 #[derive(Debug)]
 pub(crate) struct StaticTable<const LEN: usize> {
     entries: &'static [(&'static str, &'static str); LEN],
-    /// Indexes by the length of the name: `order[start[len]..start[len + 1]]`.
+    /// Indexes by name length: `order[start[len]..start[len + 1]]`.
     order: [u8; LEN],
     start: [u8; LENGTHS + 1],
 }

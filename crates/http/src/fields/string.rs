@@ -6,7 +6,7 @@ use super::block::BlockError;
 use super::huffman;
 use super::integer::{self, CUT};
 
-/// Appends a decoded literal. Its length has `prefix` bits in the first byte, below the bit of Huffman coding.
+/// Appends a decoded literal. Its length has `prefix` bits in the first byte, below the Huffman bit.
 pub(crate) fn decode(prefix: u32, block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), BlockError> {
     let is_huffman = block.first().ok_or(CUT)? & 1 << prefix != 0;
     let len = integer::decode(prefix, block)?;
@@ -19,7 +19,7 @@ pub(crate) fn decode(prefix: u32, block: &mut &[u8], out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// Appends a literal in its shorter form; `pattern` is the part of the first byte above the bit of Huffman coding.
+/// Appends a literal in its shorter form; `pattern` is the part of the first byte above the Huffman bit.
 pub(crate) fn encode(string: &[u8], prefix: u32, pattern: u8, out: &mut Vec<u8>) {
     let encoded = huffman::encoded_len(string);
     if encoded < string.len() {

@@ -1,6 +1,6 @@
-//! The pseudo-header fields of a request of the client (RFC 9113 section 8.3.1, RFC 9114 section 4.3.1).
+//! The pseudo-header fields in a client's request (RFC 9113 section 8.3.1, RFC 9114 section 4.3.1).
 
-/// Method and target of a request of the client.
+/// Method and target of a client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestTarget<'a> {
     method: &'a str,
@@ -11,20 +11,20 @@ pub struct RequestTarget<'a> {
 }
 
 impl<'a> RequestTarget<'a> {
-    /// Creates the target of a request. The caller has validated its parts.
+    /// Creates a request's target. The caller has validated its parts.
     #[must_use]
     pub const fn new(method: &'a str, scheme: &'a str, authority: &'a str, path: &'a str) -> Self {
         Self { method, scheme, authority, path, protocol: None }
     }
 
-    /// Creates the target of an extended CONNECT request (RFC 8441 section 4, RFC 9220 section 3): `websocket`,
+    /// Creates an extended CONNECT request's target (RFC 8441 section 4, RFC 9220 section 3): `websocket`,
     /// `webtransport`. The scheme is `https`.
     #[must_use]
     pub const fn connect(protocol: &'a str, authority: &'a str, path: &'a str) -> Self {
         Self { method: "CONNECT", scheme: "https", authority, path, protocol: Some(protocol) }
     }
 
-    /// Sets the scheme: `http` on a connection of HTTP/2 without TLS.
+    /// Sets the scheme: `http` on an HTTP/2 connection without TLS.
     #[must_use]
     pub const fn with_scheme(mut self, scheme: &'a str) -> Self {
         self.scheme = scheme;

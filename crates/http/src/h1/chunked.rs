@@ -1,4 +1,4 @@
-//! Incremental decoder of chunked bodies (RFC 9112 section 7.1).
+//! Incremental decoder for chunked bodies (RFC 9112 section 7.1).
 //!
 //! Strict where leniency lets two parsers in a row disagree about the end of a request: a chunk size is plain
 //! hexadecimal digits, each line ends with CR LF, and CR LF directly follows the data of a chunk. Chunk extensions
@@ -8,13 +8,13 @@ use alloc::vec::Vec;
 
 use crate::text::is_token_byte;
 
-/// Decoder of one chunked body.
+/// Decoder for one chunked body.
 #[derive(Debug)]
 pub struct ChunkedBody {
     state: State,
     body: Vec<u8>,
     max: usize,
-    /// Remaining bytes of extensions and trailers.
+    /// Remaining extension and trailer bytes.
     overhead_left: usize,
 }
 
@@ -30,13 +30,13 @@ pub enum ChunkError {
     TooMuchOverhead,
 }
 
-/// Hexadecimal digits of a chunk size, leading zeros included: 64 bits.
+/// A chunk size's hexadecimal digits, leading zeros included: 64 bits.
 const SIZE_DIGITS_MAX: u8 = 16;
 
 /// Expected next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A digit of the size, or its terminator.
+    /// A size digit, or its terminator.
     Size {
         size: u64,
         digits: u8,
@@ -75,7 +75,7 @@ enum State {
     Done,
 }
 
-/// Parsed part of an extension: `;name`, `;name=value` or `;name="value"`.
+/// An extension's parsed part: `;name`, `;name=value` or `;name="value"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExtensionPart {
     Semicolon,
@@ -91,10 +91,10 @@ enum ExtensionPart {
 }
 
 impl ChunkedBody {
-    /// Maximum bytes of extensions and trailers of one body. They are ignored; the limit bounds the work on them.
+    /// Maximum extension and trailer bytes in one body. They are ignored; the limit bounds the work on them.
     pub const OVERHEAD_MAX: usize = 4 << 10;
 
-    /// Creates a decoder of a body of at most `max` bytes.
+    /// Creates a decoder for a body with at most `max` bytes.
     #[must_use]
     pub fn new(max: usize) -> Self {
         let state = State::Size { size: 0, digits: 0 };

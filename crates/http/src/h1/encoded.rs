@@ -25,7 +25,7 @@ pub struct EncodedResponse {
     head_len: usize,
 }
 
-/// A date of fixed length, IMF-fixdate (RFC 9110 section 5.6.7).
+/// A fixed-length date, IMF-fixdate (RFC 9110 section 5.6.7).
 const DATE: &[u8; 29] = b"Thu, 01 Jan 1970 00:00:00 GMT";
 
 impl EncodedResponse {
@@ -44,7 +44,7 @@ impl EncodedResponse {
     }
 
     /// Appends the response to `out`: the head, and with `has_body` the body. `date` is an IMF-fixdate, which has 29
-    /// bytes; a text of another length is ignored.
+    /// bytes; a text with another length is ignored.
     pub fn write(&self, date: &str, has_body: bool, out: &mut Vec<u8>) {
         let wire = if has_body { &self.wire[..] } else { &self.wire[..self.head_len] };
         let start = out.len() + self.date;

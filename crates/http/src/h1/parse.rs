@@ -1,4 +1,4 @@
-//! The grammar of heads (RFC 9112 sections 2 to 5), in one pass over the bytes.
+//! The head grammar (RFC 9112 sections 2 to 5), in one pass over the bytes.
 
 use crate::error::HeadError;
 use crate::limits::HeadLimits;
@@ -28,7 +28,7 @@ impl From<ParseError> for HeadError {
     }
 }
 
-/// Positions in the head of a request.
+/// Positions in a request head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestParts {
     /// Start and end.
@@ -39,7 +39,7 @@ pub(crate) struct RequestParts {
     pub(crate) wire_len: usize,
 }
 
-/// Positions in the head of a response.
+/// Positions in a response head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResponseParts {
     pub(crate) status: u16,
@@ -47,7 +47,7 @@ pub(crate) struct ResponseParts {
     pub(crate) wire_len: usize,
 }
 
-/// Parses the head of a request at the start of `bytes`; `slots` gets its header lines.
+/// Parses a request head at the start of `bytes`; `slots` gets its header lines.
 pub(crate) fn parse_request(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -78,7 +78,7 @@ pub(crate) fn parse_request(
     Ok(RequestParts { method, target, version, wire_len })
 }
 
-/// Parses the head of a response, as [`parse_request`] does.
+/// Parses a response head, as [`parse_request`] does.
 pub(crate) fn parse_response(
     bytes: &[u8],
     limits: &HeadLimits,
@@ -169,7 +169,7 @@ fn header_lines(
     }
 }
 
-/// Distinguishes a request line of another version (505) from an invalid line (400).
+/// Distinguishes a request line with another version (505) from an invalid line (400).
 fn version_error(line: &[u8]) -> HeadError {
     let line = line.split(|&byte| byte == b'\r').next().unwrap_or(line);
     let mut words = line.split(|&byte| byte == b' ');
@@ -229,7 +229,7 @@ pub(crate) mod tests {
     /// Name and value.
     type Line = (Vec<u8>, Vec<u8>);
 
-    /// Request line, header lines, and the length of the head.
+    /// Request line, header lines, and the head's length.
     type Parsed = (Vec<u8>, Vec<Line>, usize);
 
     /// Parses with httparse. Rejects heads that only httparse accepts: with more empty lines, bare line feeds, or other

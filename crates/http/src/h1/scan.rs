@@ -8,9 +8,8 @@ use crate::lines::HeaderSlots;
 
 /// Finds the end of a head that arrives in segments, examining each byte once.
 ///
-/// Restarting the parser for each segment makes work quadratic in the length of the head, at a cost to the
-/// sender of one byte per segment. The scanner stores its position, four bytes per connection, and parsing
-/// starts when the head is complete.
+/// Restarting the parser for each segment makes work quadratic in the head's length, and costs the sender one byte per
+/// segment. The scanner stores its position, four bytes per connection, and parsing starts when the head is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeadScanner {
     looked: u32,
@@ -23,9 +22,8 @@ impl HeadScanner {
         Self { looked: 0 }
     }
 
-    /// Examines the bytes added to `received` since the last call; `received` begins with the first byte of
-    /// the head at each call. Returns the length of the complete head, including its empty line, and is
-    /// then ready for the next head.
+    /// Examines the bytes added to `received` since the last call; `received` begins with the head's first byte at each
+    /// call. Returns the complete head's length, including its empty line, and is then ready for the next head.
     ///
     /// One empty line before the first line belongs to the head (RFC 9112 section 2.2).
     ///
@@ -54,8 +52,8 @@ impl HeadScanner {
         Ok(None)
     }
 
-    /// Parses the head of a request that may be incomplete, like [`scan`](Self::scan) and then
-    /// [`RequestHead::parse`]. A head that arrives in one segment is examined once.
+    /// Parses a request head that may be incomplete, like [`scan`](Self::scan) and then [`RequestHead::parse`]. A head
+    /// that arrives in one segment is examined once.
     ///
     /// ```
     /// use sinews_http::{HeadLimits, HeadScanner, HeaderSlots};

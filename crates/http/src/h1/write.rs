@@ -6,8 +6,8 @@ use crate::headers::HeaderMap;
 use crate::status::reason_phrase;
 use crate::text::{is_field_value, is_token};
 
-/// Appends the head of an HTTP/1.1 response to `out`: status line, `Date`, the headers, `Content-Length` unless
-/// `None`, and `Connection` unless `None`.
+/// Appends an HTTP/1.1 response head to `out`: status line, `Date`, the headers, `Content-Length` unless `None`, and
+/// `Connection` unless `None`.
 ///
 /// Headers that are invalid are omitted: a name that is no token, or a value with control characters. So are the
 /// headers that the caller passes apart or that concern framing: `Connection`, `Content-Length`, `Date` and
@@ -49,7 +49,7 @@ pub fn write_response_head(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the head of a response whose body is sent in [chunks](write_chunk), as [`write_response_head`] does.
+/// Appends the head for a response whose body is sent in [chunks](write_chunk), as [`write_response_head`] does.
 pub fn write_chunked_head(
     status: u16,
     date: &str,
@@ -63,7 +63,7 @@ pub fn write_chunked_head(
     out.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
 }
 
-/// Appends one chunk of a body (RFC 9112 section 7.1). Empty data has no chunk, since that would end the body.
+/// Appends one body chunk (RFC 9112 section 7.1). Empty data has no chunk, since that would end the body.
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     if data.is_empty() {
         return;
@@ -82,7 +82,7 @@ pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Appends a number without an allocation.
 fn write_decimal(mut number: u64, out: &mut Vec<u8>) {
-    // The largest number of 64 bits has 20 digits.
+    // The largest 64-bit number has 20 digits.
     let mut digits = [0; 20];
     let mut start = digits.len();
     loop {

@@ -87,7 +87,7 @@ impl H2Connection {
     ) -> Received<'static> {
         let shape = ResponseShape::from_fields(fields);
         let Some(stream) = self.streams.get(id) else { return Ok(None) };
-        // RFC 9110 section 9.3.6: Content-Length of an accepted CONNECT is ignored.
+        // RFC 9110 section 9.3.6: an accepted CONNECT's Content-Length is ignored.
         let is_tunnel = |shape: ResponseShape| stream.is_tunnel && (200..300).contains(&shape.status);
         let has_content =
             |shape: ResponseShape| !stream.is_head && !matches!(shape.status, 204 | 304) && !is_tunnel(shape);

@@ -1,4 +1,4 @@
-//! Configuration of a connection.
+//! Connection configuration.
 
 use super::frame::{FRAME_SIZE_MAX, FRAME_SIZE_MIN};
 use super::hpack::TABLE_SIZE;
@@ -30,12 +30,13 @@ impl Config {
     /// CONTINUATION frames of one header block. Blocks within the limit of their bytes need at most four.
     pub const CONTINUATIONS_MAX: u32 = 16;
 
-    /// Queued bytes of control frames for a peer that does not receive them: more than a thousand acknowledgements. Beyond
-    /// 1,024 streams the limit grows by 32 bytes a stream, a WINDOW_UPDATE and an RST_STREAM of each.
+    /// Queued bytes of control frames for a peer that does not receive them: more than a thousand acknowledgements.
+    /// Beyond 1,024 streams the limit grows by 32 bytes a stream, a WINDOW_UPDATE and an RST_STREAM for each.
     pub const CONTROL_QUEUE_MAX: usize = 32 << 10;
 
-    /// Remembered identifiers of streams that we reset, and as many of streams that ended otherwise. Late frames on the former
-    /// are ignored. Once further resets evict an identifier, late frames on any stream up to it are ignored.
+    /// Remembered identifiers of streams that we reset, and as many identifiers of streams that ended otherwise. Late
+    /// frames on the former are ignored. Once further resets evict an identifier, late frames on any stream up to it
+    /// are ignored.
     pub const CLOSED_STREAMS_MAX: usize = 128;
 
     /// Creates the default configuration.
@@ -53,7 +54,7 @@ impl Config {
         }
     }
 
-    /// Sets the limits of header lists. [`HeadLimits::max_bytes`] is announced as SETTINGS_MAX_HEADER_LIST_SIZE and counts
+    /// Sets the header list limits. [`HeadLimits::max_bytes`] is announced as SETTINGS_MAX_HEADER_LIST_SIZE and counts
     /// 32 bytes more for each field (RFC 9113 section 6.5.2). A header block may have
     /// [`EXCESS_MAX`](super::FieldBuffer::EXCESS_MAX) times as many bytes before the connection fails. Default: as in
     /// HTTP/1.1.
@@ -71,7 +72,7 @@ impl Config {
         self
     }
 
-    /// Maximum of concurrent streams.
+    /// Maximum concurrent streams.
     #[must_use]
     pub const fn max_streams(&self) -> u32 {
         self.max_streams
@@ -89,17 +90,17 @@ impl Config {
         self
     }
 
-    /// Sets the window of the connection, clamped to 65,535 up to 2^31-1. It limits bytes in flight and no memory: it is
+    /// Sets the connection's window, clamped to 65,535 up to 2^31-1. It limits bytes in flight and no memory: it is
     /// returned as bytes arrive, so that a stream that is not read never stops its neighbors. Default: 1 MiB.
     #[must_use]
     pub const fn with_connection_window(mut self, bytes: u32) -> Self {
         let bytes = if bytes > WINDOW_MAX { WINDOW_MAX } else { bytes };
-        // Nothing can reduce the window of a connection.
+        // Nothing can reduce a connection's window.
         self.connection_window = if bytes < WINDOW_DEFAULT { WINDOW_DEFAULT } else { bytes };
         self
     }
 
-    /// Sets the maximum size of received frames, clamped to 16,384 up to 2^24-1 (RFC 9113 section 4.2). Default: 16,384.
+    /// Sets the maximum received frame size, clamped to 16,384 up to 2^24-1 (RFC 9113 section 4.2). Default: 16,384.
     #[must_use]
     pub const fn with_max_frame_size(mut self, bytes: u32) -> Self {
         let bytes = if bytes > FRAME_SIZE_MAX { FRAME_SIZE_MAX } else { bytes };
@@ -107,22 +108,22 @@ impl Config {
         self
     }
 
-    /// Sets the size of the decoder's dynamic table, clamped to 64 KiB. Default: 4096 bytes.
+    /// Sets the decoder's dynamic table size, clamped to 64 KiB. Default: 4096 bytes.
     #[must_use]
     pub const fn with_header_table_size(mut self, bytes: u32) -> Self {
         self.header_table_size = if bytes > 1 << 16 { 1 << 16 } else { bytes };
         self
     }
 
-    /// Announces extended CONNECT (RFC 8441). Browsers take it as the promise of WebSockets on each path. Default:
-    /// `false`. No effect on a client.
+    /// Announces extended CONNECT (RFC 8441). Browsers take it as a promise that there are WebSockets on each path.
+    /// Default: `false`. No effect on a client.
     #[must_use]
     pub const fn with_extended_connect(mut self, enabled: bool) -> Self {
         self.extended_connect = enabled;
         self
     }
 
-    /// Sets the limits of floods.
+    /// Sets the flood limits.
     #[must_use]
     pub const fn with_abuse_limits(mut self, limits: AbuseLimits) -> Self {
         self.abuse = limits;

@@ -34,14 +34,14 @@ pub struct H2Connection {
     /// Bytes that the peer takes on all streams.
     pub(super) send: FlowWindow,
     pub(super) peer: PeerLimits,
-    /// Window of a new stream for the peer.
+    /// A new stream's window for the peer.
     pub(super) stream_window: u32,
     pub(super) settings_acknowledged: bool,
     pub(super) settings_received: bool,
-    /// The largest stream identifier of the client.
+    /// The client's largest stream identifier.
     pub(super) last_stream: u32,
     pub(super) drain: Drain,
-    /// Last stream in GOAWAY of the peer; a graceful shutdown begins with the largest identifier.
+    /// Last stream in the peer's GOAWAY; a graceful shutdown begins with the largest identifier.
     pub(super) peer_last_stream: Option<u32>,
     /// Frames that the machine owes by itself.
     pub(super) control: Vec<u8>,
@@ -62,7 +62,7 @@ pub(super) enum Drain {
     Final(u32),
 }
 
-/// Content of the PING that measures the round trip of a graceful shutdown.
+/// Content of the PING that measures a graceful shutdown's round trip.
 pub(super) const DRAIN_PING: [u8; 8] = *b"draining";
 
 impl H2Connection {
@@ -110,8 +110,8 @@ impl H2Connection {
         connection
     }
 
-    /// Handles received bytes up to the next event, and advances `input` past them. `None`: all of `input` is consumed.
-    /// At most a partial header block is buffered. `now` is a monotonic time since any origin; it refills the
+    /// Handles received bytes up to the next event, and advances `input` past them. `None`: the whole `input` is
+    /// consumed. At most a partial header block is buffered. `now` is a monotonic time since any origin; it refills the
     /// [allowances](super::Allowance).
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl H2Connection {
         self.failed
     }
 
-    /// Number of open streams.
+    /// Open streams.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.streams.len()
@@ -196,8 +196,8 @@ impl H2Connection {
         if is_partial { Some(self.incoming.blocks) } else { None }
     }
 
-    /// Returns the numbers of requests that were reset without an event since the last call: malformed ones, and those
-    /// beyond the maximum of streams. For metrics.
+    /// Returns how many requests were reset without an event since the last call: malformed ones, and those beyond the
+    /// stream maximum. For metrics.
     pub fn take_rejected(&mut self) -> [u32; 2] {
         mem::take(&mut self.rejected)
     }
@@ -220,7 +220,7 @@ impl H2Connection {
         }
     }
 
-    /// Bytes of memory beside the connection's own size: tables, streams, a partial header block, queued frames.
+    /// Memory bytes beside the connection's own size: tables, streams, a partial header block, queued frames.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.decoder.memory()
@@ -230,7 +230,7 @@ impl H2Connection {
             + self.control.capacity()
     }
 
-    /// Queues a PING, whose answer is [`Event::Pong`]: a keepalive of the connection.
+    /// Queues a PING, whose answer is [`Event::Pong`]: a connection keepalive.
     pub fn ping(&mut self, data: [u8; 8]) {
         if self.failed.is_none() {
             self.queue(FrameHeader::new(FrameType::Ping, 8, 0, 0), &data);
@@ -341,7 +341,7 @@ impl H2Connection {
     }
 }
 
-/// Capacity of the queue that a connection keeps: some acknowledgements.
+/// The queue capacity that a connection keeps: some acknowledgements.
 const CONTROL_KEPT_MAX: usize = 64;
 
 #[cfg(test)]

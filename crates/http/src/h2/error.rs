@@ -1,11 +1,11 @@
-//! Error codes, and the errors of a connection.
+//! Error codes, and connection errors.
 
 use core::fmt;
 
 use super::frame::StreamId;
 use crate::protocol_error::ProtocolError;
 
-/// Error code of RST_STREAM and GOAWAY (RFC 9113 section 7).
+/// Error code in RST_STREAM and GOAWAY (RFC 9113 section 7).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ErrorCode(u32);
 
@@ -39,7 +39,7 @@ impl ErrorCode {
     /// The endpoint requires HTTP/1.1.
     pub const HTTP_1_1_REQUIRED: Self = Self(13);
 
-    /// Creates a code of any number: unknown codes have no special meaning (RFC 9113 section 7).
+    /// Creates a code from any number: unknown codes have no special meaning (RFC 9113 section 7).
     #[must_use]
     pub const fn new(code: u32) -> Self {
         Self(code)
@@ -103,7 +103,7 @@ impl Error {
     }
 }
 
-/// The reason for rejecting a call of the application.
+/// The reason for rejecting a call by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendMisuse {

@@ -1,4 +1,4 @@
-//! Events of a connection.
+//! Connection events.
 
 use super::error::ErrorCode;
 use super::frame::StreamId;
@@ -45,7 +45,7 @@ pub enum Event<'a> {
         /// The peer sends no more.
         ends: bool,
     },
-    /// The trailer fields of a message, which end it.
+    /// A message's trailer fields, which end it.
     Trailers {
         /// Its stream.
         stream: StreamId,
@@ -56,10 +56,9 @@ pub enum Event<'a> {
     Reset {
         /// Its stream.
         stream: StreamId,
-        /// The code of RST_STREAM.
+        /// The RST_STREAM code.
         code: ErrorCode,
-        /// The violated rule, if the stream is reset by this side for an error of the peer; `None` for a reset by the
-        /// peer.
+        /// The violated rule, if the stream is reset by this side for a peer error; `None` for a reset by the peer.
         violation: Option<&'static str>,
     },
     /// A send that was cut short may continue.

@@ -2,10 +2,10 @@
 
 use alloc::vec::Vec;
 
-/// The first bytes of a client (RFC 9113 section 3.4).
+/// A client's first bytes (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Length of a frame header in bytes.
+/// Bytes in a frame header.
 pub const FRAME_HEADER_LEN: usize = 9;
 
 /// Frame size without settings, and the smallest maximum (RFC 9113 section 4.2).
@@ -18,7 +18,7 @@ pub(super) const END_HEADERS: u8 = 4;
 pub(super) const PADDED: u8 = 8;
 pub(super) const PRIORITY_FLAG: u8 = 0x20;
 
-/// Identifier of a stream: 31 bits, never 0.
+/// A stream's identifier: 31 bits, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(u32);
 
@@ -110,7 +110,7 @@ impl FrameHeader {
     }
 }
 
-/// A number of 31 bits behind a reserved bit, which is ignored.
+/// A 31-bit number behind a reserved bit, which is ignored.
 pub(super) const fn number(bytes: [u8; 4]) -> u32 {
     u32::from_be_bytes(bytes) & 0x7fff_ffff
 }

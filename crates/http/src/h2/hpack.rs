@@ -1,4 +1,4 @@
-//! HPACK: compression of header fields (RFC 7541), both directions.
+//! HPACK: header field compression (RFC 7541), both directions.
 
 pub(crate) mod decoder;
 pub(crate) mod encoder;

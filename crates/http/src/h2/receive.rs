@@ -23,14 +23,14 @@ pub(super) struct Incoming {
     pub(super) frame: FrameHeader,
     /// The first frame has arrived.
     started: bool,
-    /// Settings of the frame that is being received.
+    /// Settings in the frame that is being received.
     settings: PeerLimits,
     /// Part of a header block.
     pub(super) block: Vec<u8>,
-    /// HEADERS of the block; its stream is 0 if none is open.
+    /// The block's HEADERS; its stream is 0 if none is open.
     pub(super) block_head: FrameHeader,
     pub(super) continuations: u32,
-    /// Number of complete header blocks, and of the preface, modulo 2^32.
+    /// Number of complete header blocks, plus the preface, modulo 2^32.
     pub(super) blocks: u32,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Stage {
     Preface(usize),
     /// A frame header.
     Header(usize),
-    /// A payload of fixed length, or one setting. `left` bytes of the frame follow it.
+    /// A fixed-length payload, or one setting. `left` frame bytes follow it.
     Fixed { need: usize, have: usize, left: u32 },
     /// The length of the padding of DATA.
     PadLength,
@@ -56,7 +56,7 @@ pub(super) enum Stage {
 impl Incoming {
     pub(super) const fn new(is_client: bool) -> Self {
         Self {
-            // The preface of a server is its SETTINGS.
+            // A server's preface is its SETTINGS.
             stage: if is_client { Stage::Header(0) } else { Stage::Preface(0) },
             partial: [0; FRAME_HEADER_LEN],
             frame: FrameHeader::EMPTY,
@@ -69,7 +69,7 @@ impl Incoming {
         }
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.block.capacity()
     }
@@ -242,7 +242,7 @@ impl H2Connection {
         if self.incoming.frame.stream == 0 { Ok(()) } else { Err(Error::protocol(reason)) }
     }
 
-    /// Requires a stream of the client that is not idle (RFC 9113 section 5.1).
+    /// Requires a client stream that is not idle (RFC 9113 section 5.1).
     pub(super) fn require_known_stream(&self, reason: &'static str) -> Result<(), Error> {
         let stream = self.incoming.frame.stream;
         if stream % 2 == 1 && stream <= self.last_stream { Ok(()) } else { Err(Error::protocol(reason)) }
@@ -285,7 +285,7 @@ impl H2Connection {
         Ok(())
     }
 
-    /// Handles a payload of fixed length, or the next setting, which is in `partial`.
+    /// Handles a fixed-length payload, or the next setting, which is in `partial`.
     fn fixed_payload(&mut self, left: u32, now: Duration) -> Received<'static> {
         let frame = self.incoming.frame;
         if frame.frame_type == FrameType::Settings {
@@ -409,7 +409,7 @@ impl H2Connection {
             self.queue_window_update(0, increment);
         }
         if frame.has(PADDED) {
-            // Invalid padding is an error of the connection (RFC 9113 section 6.1), also if the stream is closed: a frame whose
+            // Invalid padding is a connection error (RFC 9113 section 6.1), also if the stream is closed: a frame whose
             // content is ignored passes its padding on the way.
             self.incoming.stage = Stage::PadLength;
         }
@@ -497,7 +497,7 @@ impl H2Connection {
         matches!(self.drain, Drain::Final(last) if id > last && !self.is_client)
     }
 
-    /// Resets a stream for an error of the peer: a stream error (RFC 9113 section 5.4.2).
+    /// Resets a stream for a peer error: a stream error (RFC 9113 section 5.4.2).
     pub(super) fn reset_for_violation(
         &mut self,
         id: u32,

@@ -67,7 +67,7 @@ impl H2Connection {
         Ok(())
     }
 
-    /// Appends the trailer fields of a message, which end the stream.
+    /// Appends a message's trailer fields, which end the stream.
     ///
     /// # Errors
     /// [`SendMisuse`]; nothing is appended.
@@ -116,7 +116,7 @@ impl H2Connection {
         }
         entry.send.charge(payload);
         self.send.charge(payload);
-        // The peer answers DATA with a WINDOW_UPDATE of the stream and one of the connection.
+        // The peer answers DATA with a WINDOW_UPDATE for the stream and one for the connection.
         self.control_frames.refund(2);
         let flags = if ends { END_STREAM } else { 0 };
         if ends {
@@ -158,7 +158,7 @@ impl H2Connection {
         entry.map_or(0, |entry| entry.send.available().min(self.send.available()) as usize)
     }
 
-    /// Returns the bytes that the window of a stream permits, whatever that of the connection does; 0 for a closed stream.
+    /// Returns the bytes that a stream's window permits, whatever the connection's window does; 0 for a closed stream.
     #[must_use]
     pub fn stream_window(&self, stream: StreamId) -> usize {
         self.streams.get_ref(stream.get()).map_or(0, |entry| entry.send.available() as usize)
@@ -233,7 +233,7 @@ impl H2Connection {
     }
 }
 
-/// Appends space for the header of a frame. Returns its position.
+/// Appends space for a frame header. Returns its position.
 pub(super) fn begin_headers(out: &mut Vec<u8>) -> usize {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME_HEADER_LEN]);

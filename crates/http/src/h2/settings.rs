@@ -16,7 +16,7 @@ const MAX_FRAME_SIZE: u16 = 5;
 const MAX_HEADER_LIST_SIZE: u16 = 6;
 const ENABLE_CONNECT_PROTOCOL: u16 = 8;
 
-/// Length of one setting in a frame.
+/// One setting's length in a frame.
 pub(super) const SETTING_LEN: u32 = 6;
 
 /// Settings of a server, for its client.
@@ -58,7 +58,7 @@ impl PeerLimits {
         ServerSettings { max_streams: self.max_streams, extended_connect: self.connect_protocol }
     }
 
-    /// Applies one setting of the peer. Unknown ones are ignored.
+    /// Applies one peer setting. Unknown ones are ignored.
     pub(super) fn apply(
         &mut self,
         setting: [u8; SETTING_LEN as usize],

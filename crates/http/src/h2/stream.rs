@@ -1,4 +1,4 @@
-//! Streams of a connection.
+//! A connection's streams.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -33,7 +33,7 @@ pub(super) struct StreamEntry {
     pub(super) blocked: bool,
 }
 
-/// Open streams in the order of their identifiers, and recently closed ones.
+/// Open streams in identifier order, and recently closed ones.
 #[derive(Debug, Default)]
 pub(super) struct StreamTable {
     open: Vec<StreamEntry>,
@@ -76,7 +76,7 @@ impl StreamTable {
         self.open.push(stream);
     }
 
-    /// Returns the largest identifier of an open stream.
+    /// Returns the largest open stream identifier.
     pub(super) fn last(&self) -> Option<u32> {
         self.open.last().map(|stream| stream.id)
     }
@@ -117,7 +117,7 @@ impl StreamTable {
         }
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         let closed = self.reset.capacity() + self.ended.capacity();
         self.open.capacity() * size_of::<StreamEntry>() + closed * size_of::<u32>()

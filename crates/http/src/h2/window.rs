@@ -6,7 +6,7 @@ pub(super) const WINDOW_DEFAULT: u32 = 65_535;
 /// The largest window.
 pub(super) const WINDOW_MAX: u32 = i32::MAX as u32;
 
-/// Bytes that one side may send. Negative after a reduction of SETTINGS_INITIAL_WINDOW_SIZE.
+/// Bytes that one side may send. Negative after SETTINGS_INITIAL_WINDOW_SIZE was reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowWindow(i32);
 
@@ -34,18 +34,18 @@ impl FlowWindow {
         has
     }
 
-    /// Returns the bytes that were taken out of a window of this initial size, and neither returned nor consumed.
+    /// Returns the bytes that were taken from a window with this initial size, and neither returned nor consumed.
     pub(super) fn taken(self, initial: u32, consumed: Unreported) -> u32 {
         let taken = i64::from(initial) - i64::from(self.0) - i64::from(consumed.0);
         u32::try_from(taken).unwrap_or(0)
     }
 
-    /// Adds bytes of a WINDOW_UPDATE.
+    /// Adds the bytes in a WINDOW_UPDATE.
     pub(super) fn credit(&mut self, bytes: u32) -> Result<(), WindowOverflow> {
         self.shift(i64::from(bytes))
     }
 
-    /// Moves the window by a change of the initial size (RFC 9113 section 6.9.2).
+    /// Moves the window by a change in the initial size (RFC 9113 section 6.9.2).
     pub(super) fn shift(&mut self, by: i64) -> Result<(), WindowOverflow> {
         self.0 = i32::try_from(i64::from(self.0) + by).map_err(|_| WindowOverflow)?;
         Ok(())
@@ -57,8 +57,8 @@ impl FlowWindow {
 pub(super) struct Unreported(u32);
 
 impl Unreported {
-    /// Adds consumed bytes. Returns the increment of a WINDOW_UPDATE once half of the initial window is consumed: one
-    /// frame for many.
+    /// Adds consumed bytes. Returns a WINDOW_UPDATE increment once half the initial window is consumed: one frame for
+    /// many.
     pub(super) const fn add(&mut self, bytes: u32, initial: u32) -> Option<u32> {
         self.0 = self.0.saturating_add(bytes);
         if self.0 == 0 || self.0 < initial / 2 {

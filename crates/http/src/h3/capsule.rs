@@ -1,4 +1,4 @@
-//! Capsules of a session of WebTransport (RFC 9297 section 3.2).
+//! Capsules in a WebTransport session (RFC 9297 section 3.2).
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ pub(super) enum Capsule {
 pub(super) struct CapsuleReader {
     number: VarintReader,
     stage: CapsuleStage,
-    /// Payload of CLOSE_WEBTRANSPORT_SESSION.
+    /// CLOSE_WEBTRANSPORT_SESSION payload.
     payload: Vec<u8>,
 }
 
@@ -98,7 +98,7 @@ impl CapsuleReader {
         self.stage == CapsuleStage::Type && !self.number.is_partial()
     }
 
-    /// The reason of [`Capsule::Close`].
+    /// The reason in [`Capsule::Close`].
     pub(super) fn reason(&self) -> &[u8] {
         self.payload.get(4..).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! Configuration of a connection.
+//! Connection configuration.
 
 use crate::budget::AbuseLimits;
 use crate::limits::HeadLimits;
@@ -24,17 +24,17 @@ impl Config {
     /// piece; a lost packet delays some.
     pub const PARTIAL_SECTIONS_MAX: usize = 256 << 10;
 
-    /// Streams of WebTransport that wait for their session, and its requests that wait for SETTINGS. Further streams are
+    /// WebTransport streams that wait for their session, and its requests that wait for SETTINGS. Further streams are
     /// rejected.
     pub const HELD_STREAMS_MAX: usize = 16;
 
-    /// Datagrams of WebTransport that wait for their session. Further ones are dropped.
+    /// WebTransport datagrams that wait for their session. Further ones are dropped.
     pub const EARLY_DATAGRAMS_MAX: usize = 16;
 
     /// Bytes of these datagrams: about as many as a client may send before the first answer.
     pub const EARLY_DATAGRAM_BYTES_MAX: usize = 16 << 10;
 
-    /// Length of SETTINGS. Known implementations send less than a tenth of it.
+    /// SETTINGS length. Known implementations send less than a tenth of it.
     pub const SETTINGS_LEN_MAX: u64 = 1024;
 
     /// Creates the default configuration.
@@ -49,7 +49,7 @@ impl Config {
         }
     }
 
-    /// Sets the limits of field sections. [`HeadLimits::max_bytes`] is announced as SETTINGS_MAX_FIELD_SECTION_SIZE and
+    /// Sets the field section limits. [`HeadLimits::max_bytes`] is announced as SETTINGS_MAX_FIELD_SECTION_SIZE and
     /// counts 32 bytes more for each field (RFC 9114 section 4.2.2). An encoded section may have
     /// [`EXCESS_MAX`](super::FieldBuffer::EXCESS_MAX) times as many bytes before the connection fails. Default: as in
     /// HTTP/1.1.
@@ -67,7 +67,7 @@ impl Config {
         self
     }
 
-    /// Returns the limit of streams and the use of datagrams, which QUIC announces too.
+    /// Returns the stream limit and whether datagrams are used, which QUIC announces too.
     #[must_use]
     pub const fn for_transport(&self) -> (u32, bool) {
         (self.max_streams, self.webtransport())
@@ -80,10 +80,10 @@ impl Config {
         self
     }
 
-    /// Announces WebTransport with a number of concurrent sessions, in the settings of drafts 02, 07 and 14, with extended
-    /// CONNECT and datagrams, which it requires. Draft 15 and later ones require RESET_STREAM_AT of QUIC, and are not
-    /// announced. There is no flow control of sessions: later drafts permit one session at a time without it. Default: 0,
-    /// which announces no WebTransport.
+    /// Announces WebTransport with a number of concurrent sessions, in the settings of drafts 02, 07 and 14, with
+    /// extended CONNECT and datagrams, which it requires. Draft 15 and later ones require QUIC's RESET_STREAM_AT, and
+    /// are not announced. Sessions have no flow control: later drafts permit one session at a time without it. Default:
+    /// 0, which announces no WebTransport.
     #[must_use]
     pub const fn with_max_sessions(mut self, sessions: u32) -> Self {
         self.max_sessions = sessions;
@@ -98,7 +98,7 @@ impl Config {
         self.max_sessions > 0
     }
 
-    /// Sets the limits of floods.
+    /// Sets the flood limits.
     #[must_use]
     pub const fn with_abuse_limits(mut self, limits: AbuseLimits) -> Self {
         self.abuse = limits;

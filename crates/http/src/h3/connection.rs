@@ -31,15 +31,15 @@ pub struct H3Connection {
     /// Bytes of our control stream.
     pub(super) control: Vec<u8>,
     control_stream: Option<QuicStreamId>,
-    /// The control stream, encoder stream and decoder stream of the peer, once their types have arrived.
+    /// The peer's control stream, encoder stream and decoder stream, once their types have arrived.
     pub(super) critical: [bool; 3],
     pub(super) reader: Option<Box<SettingsReader>>,
     pub(super) settings: Option<PeerSettings>,
     pub(super) decoder_instructions: DecoderInstructions,
-    /// The smallest identifier of a request that was not opened.
+    /// The smallest request identifier that was not opened.
     pub(super) next_request: u64,
     pub(super) go_away: GoAwayState,
-    /// Identifier in GOAWAY of the peer.
+    /// Identifier in the peer's GOAWAY.
     pub(super) peer_go_away: u64,
     pub(super) max_push_id: Option<u64>,
     pub(super) resets: Budget,
@@ -61,7 +61,7 @@ pub(super) enum GoAwayState {
     Final(u64),
 }
 
-/// A frame of QUIC that the driver has to send.
+/// A QUIC frame that the driver has to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamSignal {
@@ -122,8 +122,8 @@ impl H3Connection {
         }
     }
 
-    /// Reports a stream that the peer has opened. Bytes of a stream that was not opened are ignored, as those of a closed
-    /// one.
+    /// Reports a stream that the peer has opened. Bytes on a stream that was not opened are ignored, as on a closed
+    /// stream.
     ///
     /// # Errors
     /// [`Error`] ends the connection.
@@ -163,9 +163,10 @@ impl H3Connection {
         Ok(())
     }
 
-    /// Handles received bytes of a stream up to the next event, and advances `input` past them. `ends`: the stream ends
-    /// after `input`. `None`: all of `input` is consumed, unless the stream is [held](Self::is_held). At most a partial field
-    /// section is buffered. `now` is a monotonic time since any origin; it refills the [allowances](super::Allowance).
+    /// Handles a stream's received bytes up to the next event, and advances `input` past them. `ends`: the stream ends
+    /// after `input`. `None`: the whole `input` is consumed, unless the stream is [held](Self::is_held). At most a
+    /// partial field section is buffered. `now` is a monotonic time since any origin; it refills the
+    /// [allowances](super::Allowance).
     ///
     /// # Errors
     /// [`Error`] ends the connection: close QUIC with its code. No stream exists any longer.
@@ -230,13 +231,13 @@ impl H3Connection {
         self.failed
     }
 
-    /// SETTINGS of the peer, once they have arrived.
+    /// The peer's SETTINGS, once they have arrived.
     #[must_use]
     pub const fn peer_settings(&self) -> Option<PeerSettings> {
         self.settings
     }
 
-    /// Number of open requests and sessions.
+    /// Open requests and sessions.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.streams
@@ -251,7 +252,7 @@ impl H3Connection {
         self.streams.get_ref(stream).is_some()
     }
 
-    /// Returns when the first of the streams was opened whose heads have not arrived. Bound the time of the heads by
+    /// Returns when the first stream was opened whose head has not arrived. Bound the time of the heads by
     /// [`expire_heads`](Self::expire_heads).
     #[must_use]
     pub fn awaits_head_since(&mut self) -> Option<Duration> {
@@ -271,9 +272,9 @@ impl H3Connection {
         })
     }
 
-    /// Whether the stream waits for a session of WebTransport or for SETTINGS: bytes that a call of
-    /// [`receive`](Self::receive) leaves in the input are passed again once [`next_resumed`](Self::next_resumed) returns the
-    /// stream. Do not read further bytes until then.
+    /// Whether the stream waits for a WebTransport session or for SETTINGS: bytes that a call of
+    /// [`receive`](Self::receive) leaves in the input are passed again once [`next_resumed`](Self::next_resumed)
+    /// returns the stream. Do not read further bytes until then.
     #[must_use]
     pub fn is_held(&self, stream: QuicStreamId) -> bool {
         self.streams.get_ref(stream).is_some_and(|stream| stream.stage == NextBytes::Held)
@@ -291,19 +292,19 @@ impl H3Connection {
         self.resumed.extend(held.map(|stream| stream.id));
     }
 
-    /// Returns the next frame of QUIC to send. At most two are queued for each stream, since a stream that causes one exists
-    /// no longer.
+    /// Returns the next QUIC frame to send. At most two are queued for each stream, since a stream that causes one
+    /// exists no longer.
     pub fn next_signal(&mut self) -> Option<StreamSignal> {
         self.signals.pop_front()
     }
 
-    /// Whether frames of QUIC, or bytes of the control stream, are queued.
+    /// Whether QUIC frames, or bytes for the control stream, are queued.
     #[must_use]
     pub fn has_signals(&self) -> bool {
         !self.signals.is_empty() || self.wants_write()
     }
 
-    /// Returns the number of requests that were reset without an event since the last call. For metrics.
+    /// Returns how many requests were reset without an event since the last call. For metrics.
     pub fn take_rejected(&mut self) -> u32 {
         mem::take(&mut self.rejected)
     }
@@ -317,19 +318,19 @@ impl H3Connection {
         self.control_stream == Some(stream)
     }
 
-    /// Whether bytes of the control stream are queued.
+    /// Whether bytes for the control stream are queued.
     #[must_use]
     pub const fn wants_write(&self) -> bool {
         !self.control.is_empty()
     }
 
-    /// Moves queued bytes of the control stream to `out`. The stream never ends.
+    /// Moves the control stream's queued bytes to `out`. The stream never ends.
     pub fn write_control(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.control);
         self.control = Vec::new();
     }
 
-    /// Bytes of memory beside the connection's own size: streams, partial field sections, queued frames.
+    /// Memory bytes beside the connection's own size: streams, partial field sections, queued frames.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.streams.memory()
@@ -339,8 +340,8 @@ impl H3Connection {
             + self.early.as_ref().map_or(0, |early| early.memory())
     }
 
-    /// Begins a graceful shutdown of a server: announces it (RFC 9114 section 5.2). Requests that the client sent before it
-    /// reads the announcement are served: call [`shut_down_now`](Self::shut_down_now) after a round trip.
+    /// Begins a server's graceful shutdown: announces it (RFC 9114 section 5.2). Requests that the client sent before
+    /// it reads the announcement are served: call [`shut_down_now`](Self::shut_down_now) after a round trip.
     pub fn shut_down(&mut self) {
         if self.go_away == GoAwayState::Serving && self.is_server {
             self.go_away = GoAwayState::Announced;

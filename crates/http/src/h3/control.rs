@@ -1,4 +1,4 @@
-//! Unidirectional streams, and frames of the control stream.
+//! Unidirectional streams, and control stream frames.
 
 use alloc::boxed::Box;
 use core::time::Duration;

@@ -1,4 +1,4 @@
-//! Datagrams of WebTransport that arrive before their session.
+//! WebTransport datagrams that arrive before their session.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -16,7 +16,7 @@ pub(super) struct EarlyDatagrams {
 }
 
 impl EarlyDatagrams {
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub(super) fn memory(&self) -> usize {
         size_of::<Self>() + self.waiting.capacity() * size_of::<(QuicStreamId, Box<[u8]>)>() + self.bytes
     }

@@ -1,11 +1,11 @@
-//! Error codes, and the errors of a connection.
+//! Error codes, and connection errors.
 
 use core::fmt;
 
 use super::stream::QuicStreamId;
 use crate::protocol_error::ProtocolError;
 
-/// Application error code of QUIC (RFC 9114 section 8.1, RFC 9204 section 6, RFC 9297 section 5.2).
+/// QUIC application error code (RFC 9114 section 8.1, RFC 9204 section 6, RFC 9297 section 5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct H3Code(u64);
 
@@ -69,17 +69,17 @@ codes! {
     QPACK_ENCODER_STREAM_ERROR = 0x201,
     /// An instruction on the decoder stream is invalid.
     QPACK_DECODER_STREAM_ERROR = 0x202,
-    /// More streams wait for a session of WebTransport than the limit.
+    /// More streams wait for a WebTransport session than the limit.
     WEBTRANSPORT_BUFFERED_STREAM_REJECTED = 0x3994_bd84,
-    /// The session of WebTransport has ended.
+    /// The WebTransport session has ended.
     WEBTRANSPORT_SESSION_GONE = 0x170d_7b68,
 }
 
-/// The first code of an application of WebTransport.
+/// The first code for a WebTransport application.
 const SESSION_CODES: u64 = 0x52e4_a40f_a8db;
 
 impl H3Code {
-    /// Creates a code of any number: unknown codes have no special meaning (RFC 9114 section 8).
+    /// Creates a code from any number: unknown codes have no special meaning (RFC 9114 section 8).
     #[must_use]
     pub const fn new(code: u64) -> Self {
         Self(code)
@@ -91,13 +91,13 @@ impl H3Code {
         self.0
     }
 
-    /// Maps a code of an application of WebTransport for a reset of its stream. The mapping skips codes that are reserved.
+    /// Maps a WebTransport application's code for a stream reset. The mapping skips codes that are reserved.
     #[must_use]
     pub const fn from_session_code(code: u32) -> Self {
         Self(SESSION_CODES + code as u64 + code as u64 / 0x1e)
     }
 
-    /// Returns the code of the application of WebTransport; `None` for other codes.
+    /// Returns the WebTransport application's code; `None` for other codes.
     #[must_use]
     pub const fn session_code(self) -> Option<u32> {
         let Some(shifted) = self.0.checked_sub(SESSION_CODES) else { return None };
@@ -143,7 +143,7 @@ impl Error {
     }
 }
 
-/// The reason for rejecting a call of the application.
+/// The reason for rejecting a call by the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum H3SendError {
@@ -154,7 +154,7 @@ pub enum H3SendError {
     OutOfOrder(QuicStreamId),
     /// An interim response with the end of the stream, or a status below 100 or above 999, or 101.
     Status(u16),
-    /// The stream is no open session of WebTransport.
+    /// The stream is no open WebTransport session.
     NoSession(QuicStreamId),
     /// The peer has not announced extended CONNECT (RFC 9220 section 3), or has announced by GOAWAY that it takes no more
     /// requests.

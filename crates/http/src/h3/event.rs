@@ -1,4 +1,4 @@
-//! Events of a connection.
+//! Connection events.
 
 use super::error::{Error, H3Code};
 use super::settings::PeerSettings;
@@ -9,7 +9,7 @@ use crate::fields::{Fields, RequestFields, RequestShape, ResponseFields, Respons
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// SETTINGS of the peer, once.
+    /// The peer's SETTINGS, once.
     Settings {
         /// The settings.
         settings: PeerSettings,
@@ -43,7 +43,7 @@ pub enum Event<'a> {
         /// The bytes, never empty.
         data: &'a [u8],
     },
-    /// The trailer fields of a message.
+    /// A message's trailer fields.
     Trailers {
         /// Its stream.
         stream: QuicStreamId,
@@ -61,7 +61,7 @@ pub enum Event<'a> {
         stream: QuicStreamId,
         /// The code.
         code: H3Code,
-        /// The violated rule, if this side ends the stream for an error of the peer; `None` for a reset by the peer.
+        /// The violated rule, if this side ends the stream for a peer error; `None` for a reset by the peer.
         violation: Option<&'static str>,
     },
     /// The peer opens no more requests, or accepts none.
@@ -69,14 +69,14 @@ pub enum Event<'a> {
         /// The first identifier that is not processed.
         id: u64,
     },
-    /// The peer opened a stream of a session of WebTransport. Its bytes follow as [`Event::Data`].
+    /// The peer opened a stream in a WebTransport session. Its bytes follow as [`Event::Data`].
     SessionStream {
         /// The stream.
         stream: QuicStreamId,
         /// Its session.
         session: QuicStreamId,
     },
-    /// The peer asks for the end of a session, soon.
+    /// The peer asks for the session to end soon.
     SessionDraining {
         /// The session.
         session: QuicStreamId,
@@ -86,7 +86,7 @@ pub enum Event<'a> {
     SessionClosed {
         /// The session.
         session: QuicStreamId,
-        /// The code of the application; 0 without CLOSE_WEBTRANSPORT_SESSION.
+        /// The application's code; 0 without CLOSE_WEBTRANSPORT_SESSION.
         code: u32,
         /// The reason.
         reason: &'a str,

@@ -1,4 +1,4 @@
-//! Types of frames and streams.
+//! Frame and stream types.
 
 /// Frame types (RFC 9114 section 7.2).
 pub(super) const DATA: u64 = 0;
@@ -16,7 +16,7 @@ pub(super) const CONTROL_STREAM: u64 = 0;
 pub(super) const PUSH_STREAM: u64 = 1;
 pub(super) const ENCODER_STREAM: u64 = 2;
 pub(super) const DECODER_STREAM: u64 = 3;
-/// A unidirectional stream of WebTransport.
+/// A unidirectional WebTransport stream.
 pub(super) const SESSION_STREAM: u64 = 0x54;
 
 /// Cuts up to `max` bytes off the input.

@@ -1,7 +1,7 @@
-//! QPACK: compression of header fields (RFC 9204), both directions, with the static table only.
+//! QPACK: header field compression (RFC 9204), both directions, with the static table only.
 //!
-//! SETTINGS_QPACK_MAX_TABLE_CAPACITY is 0: no field section refers to another stream, so that none is blocked, and no table
-//! of a peer takes memory.
+//! SETTINGS_QPACK_MAX_TABLE_CAPACITY is 0: no field section refers to another stream, so that none is blocked, and no
+//! peer's table takes memory.
 
 mod static_table;
 #[cfg(test)]
@@ -73,7 +73,7 @@ pub(super) fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     string::encode(value, 7, 0, out);
 }
 
-/// The instructions of the peer's decoder that can arrive, although our sections have no dynamic entries.
+/// The peer decoder's instructions that can arrive, although our sections have no dynamic entries.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DecoderInstructions {
     /// Bytes of the integer of a stream cancellation that have arrived; 0 between instructions.
@@ -81,7 +81,7 @@ pub(super) struct DecoderInstructions {
 }
 
 impl DecoderInstructions {
-    /// Checks bytes of the peer's decoder stream. Returns the number of stream cancellations, which are ignored: each
+    /// Checks bytes on the peer's decoder stream. Returns the number of stream cancellations, which are ignored: each
     /// acknowledgement would refer to an entry that does not exist (RFC 9204 section 4.4).
     pub(super) fn receive(&mut self, input: &[u8]) -> Result<u32, &'static str> {
         let mut cancellations = 0;
@@ -103,12 +103,12 @@ impl DecoderInstructions {
         Ok(cancellations)
     }
 
-    /// Whether bytes of the peer's encoder stream are valid: it may set the capacity to 0 again, and no more (RFC 9204
+    /// Whether bytes on the peer's encoder stream are valid: it may set the capacity to 0 again, and no more (RFC 9204
     /// section 4.3).
     pub(super) fn is_valid_for_encoder(input: &[u8]) -> bool {
         input.iter().all(|byte| *byte == 0x20)
     }
 }
 
-/// Bytes of a stream identifier of 62 bits behind its prefix.
+/// Bytes of a 62-bit stream identifier behind its prefix.
 const STREAM_ID_BYTES_MAX: u8 = 9;

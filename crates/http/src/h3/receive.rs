@@ -80,7 +80,7 @@ impl H3Connection {
         }
     }
 
-    /// Handles an integer of the header of a stream or of a frame.
+    /// Handles an integer in a stream or frame header.
     fn header(
         &mut self,
         id: QuicStreamId,
@@ -107,7 +107,7 @@ impl H3Connection {
         let Some(stream) = self.streams.get(id) else { return Ok(()) };
         let (role, awaits, is_tunnel) = (stream.role, stream.awaits, stream.is_tunnel);
         stream.stage = NextBytes::FrameLength { frame_type };
-        // RFC 9114 section 7.2.8: frames of HTTP/2.
+        // RFC 9114 section 7.2.8: HTTP/2 frames.
         if matches!(frame_type, 2 | 6 | 8 | 9) {
             return Err(Error::unexpected("frame of HTTP/2"));
         }
@@ -142,7 +142,7 @@ impl H3Connection {
         }
     }
 
-    /// Begins the payload of a frame.
+    /// Begins a frame's payload.
     fn begin_frame(
         &mut self,
         id: QuicStreamId,
@@ -314,7 +314,7 @@ impl H3Connection {
         Ok(notice)
     }
 
-    /// Handles RESET_STREAM of the peer.
+    /// Handles the peer's RESET_STREAM.
     ///
     /// # Errors
     /// [`Error`] ends the connection.
@@ -327,8 +327,8 @@ impl H3Connection {
         self.checked(|connection| connection.cancel(stream, code, true, now))
     }
 
-    /// Handles STOP_SENDING of the peer: a message whose peer does not read it ends. A response continues if the server needs no
-    /// more of its request ([`H3Code::H3_NO_ERROR`], RFC 9114 section 4.1).
+    /// Handles the peer's STOP_SENDING: a message whose peer does not read it ends. A response continues if the server
+    /// needs no more of its request ([`H3Code::H3_NO_ERROR`], RFC 9114 section 4.1).
     ///
     /// # Errors
     /// [`Error`] ends the connection.
@@ -344,7 +344,7 @@ impl H3Connection {
                 return Err(Error::new(H3Code::H3_CLOSED_CRITICAL_STREAM, reason));
             }
             let sends = connection.streams.get_ref(stream);
-            // A complete message was sent. The application owns unidirectional streams of WebTransport.
+            // A complete message was sent. The application owns unidirectional WebTransport streams.
             let is_sender = |role| matches!(role, StreamRole::Message | StreamRole::Session);
             if sends.is_none_or(|stream| !is_sender(stream.role) || stream.local_closed) {
                 return Ok(None);
@@ -391,7 +391,7 @@ impl H3Connection {
         Ok(is_known.then_some(Event::Reset { stream: id, code, violation: None }))
     }
 
-    /// Ends a message for an error of the peer: a stream error (RFC 9114 section 8).
+    /// Ends a message for a peer error: a stream error (RFC 9114 section 8).
     pub(super) fn violate(
         &mut self,
         id: QuicStreamId,

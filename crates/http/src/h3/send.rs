@@ -46,9 +46,9 @@ impl H3Connection {
         Ok(())
     }
 
-    /// Appends the head of a response: an interim response with a status of 100 to 199, or the final one. `ends`: it has no
-    /// content; end the stream after it. Names are converted to lower case. Fields that are invalid or that HTTP/3 does not
-    /// have, such as `Connection`, are omitted. A status of 200 to 299 opens a session of WebTransport.
+    /// Appends the head of a response: an interim response with a status of 100 to 199, or the final one. `ends`: it
+    /// has no content; end the stream after it. Names are converted to lower case. Fields that are invalid or that
+    /// HTTP/3 does not have, such as `Connection`, are omitted. A status of 200 to 299 opens a WebTransport session.
     ///
     /// # Errors
     /// [`H3SendError`]; nothing is appended.
@@ -83,7 +83,7 @@ impl H3Connection {
         Ok(())
     }
 
-    /// Appends the trailer fields of a message. End the stream after them.
+    /// Appends a message's trailer fields. End the stream after them.
     ///
     /// # Errors
     /// [`H3SendError`]; nothing is appended.
@@ -99,8 +99,8 @@ impl H3Connection {
         Ok(())
     }
 
-    /// Returns the header of a DATA frame for `len` bytes, which must follow it. `ends`: end the stream after them. Without
-    /// bytes the header is empty.
+    /// Returns the header for a DATA frame for `len` bytes, which must follow it. `ends`: end the stream after them.
+    /// Without bytes the header is empty.
     ///
     /// # Errors
     /// [`H3SendError`].

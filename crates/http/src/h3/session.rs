@@ -1,4 +1,4 @@
-//! Sessions of WebTransport (draft-ietf-webtrans-http3), and datagrams (RFC 9297).
+//! WebTransport sessions (draft-ietf-webtrans-http3), and datagrams (RFC 9297).
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -136,7 +136,7 @@ impl H3Connection {
         self.streams.iter().find(is_part).map(|stream| (stream.id, stream.stage))
     }
 
-    /// Opens a stream of a session: `stream` is a new stream of QUIC, of either direction. Write the returned bytes first;
+    /// Opens a stream in a session: `stream` is a new QUIC stream, in either direction. Write the returned bytes first;
     /// the application's bytes follow without frames. Bytes of the peer arrive as [`Event::Data`](super::Event::Data).
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl H3Connection {
         }
     }
 
-    /// Rejects a stream of a session that the peer has opened, and counts it with the streams that the peer resets.
+    /// Rejects a stream in a session that the peer has opened, and counts it with the streams that the peer resets.
     ///
     /// # Errors
     /// [`Error`] ends the connection: the peer opens too many streams that the application does not take.
@@ -243,8 +243,8 @@ impl H3Connection {
         Ok(FramePrefix::new().with(session.get() / 4))
     }
 
-    /// Returns session and payload of a received datagram. `None`: its session is not open. A datagram that has come before
-    /// its session [waits](Self::next_early_datagram); others are dropped (RFC 9297 section 2.1).
+    /// Returns a received datagram's session and payload. `None`: its session is not open. A datagram that has come
+    /// before its session [waits](Self::next_early_datagram); others are dropped (RFC 9297 section 2.1).
     ///
     /// # Errors
     /// [`Error`] ends the connection.

@@ -29,7 +29,7 @@ pub struct PeerSettings {
     pub extended_connect: bool,
     /// SETTINGS_H3_DATAGRAM (RFC 9297 section 2.1.1).
     pub datagrams: bool,
-    /// WebTransport, in the setting of any known draft.
+    /// WebTransport, in any known draft's setting.
     pub webtransport: bool,
     /// SETTINGS_MAX_FIELD_SECTION_SIZE: advice.
     pub max_field_section_size: Option<u64>,
@@ -43,7 +43,7 @@ impl PeerSettings {
             _ => Err(Error::new(H3Code::H3_SETTINGS_ERROR, "setting is neither 0 nor 1")),
         };
         match id {
-            // RFC 9114 sections 7.2.4.1 and 11.2.2: settings of HTTP/2.
+            // RFC 9114 sections 7.2.4.1 and 11.2.2: HTTP/2 settings.
             0 | 2..=5 => return Err(Error::new(H3Code::H3_SETTINGS_ERROR, "setting of HTTP/2")),
             MAX_FIELD_SECTION_SIZE => self.max_field_section_size = Some(value),
             ENABLE_CONNECT_PROTOCOL => self.extended_connect = flag?,
@@ -101,7 +101,7 @@ pub(super) fn write_own(config: &Config, out: &mut Vec<u8>) {
         (H3_DATAGRAM, config.webtransport().into()),
         (ENABLE_WEBTRANSPORT, config.webtransport().into()),
         (WEBTRANSPORT_MAX_SESSIONS, config.max_sessions.into()),
-        // A larger number would promise flow control of sessions (draft-ietf-webtrans-http3-14 section 5.1).
+        // A larger number would promise session flow control (draft-ietf-webtrans-http3-14 section 5.1).
         (WT_MAX_SESSIONS, config.max_sessions.min(1).into()),
     ];
     let mut payload = Vec::new();

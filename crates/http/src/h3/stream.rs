@@ -1,4 +1,4 @@
-//! Streams of a connection.
+//! A connection's streams.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::capsule::CapsuleReader;
 use super::varint::{VARINT_MAX, VarintReader};
 
-/// Identifier of a stream of QUIC: 62 bits, of which the lowest say the side that opens the stream, and its direction.
+/// A QUIC stream's identifier: 62 bits, of which the lowest say the side that opens the stream, and its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuicStreamId(u64);
 
@@ -53,9 +53,9 @@ pub(super) enum StreamRole {
     Control,
     QpackEncoder,
     QpackDecoder,
-    /// A request, or a stream of WebTransport whose signal has not arrived.
+    /// A request, or a WebTransport stream whose signal has not arrived.
     Message,
-    /// A stream of a session of WebTransport.
+    /// A stream in a WebTransport session.
     Session,
 }
 
@@ -90,7 +90,7 @@ pub(super) enum NextBytes {
     Skip {
         left: u64,
     },
-    /// The session of a stream of WebTransport.
+    /// A WebTransport stream's session.
     SessionId,
     /// The stream waits for a session, or the request for SETTINGS.
     Held,
@@ -129,13 +129,13 @@ pub(super) struct H3Stream {
     pub(super) local_closed: bool,
     /// Our final head is sent.
     pub(super) head_sent: bool,
-    /// State of a session of WebTransport, or of a request for one.
+    /// State of a WebTransport session, or of a request for a session.
     pub(super) session: Option<Box<SessionState>>,
-    /// The session of a stream of WebTransport.
+    /// A WebTransport stream's session.
     pub(super) session_id: QuicStreamId,
 }
 
-/// A session of WebTransport.
+/// A WebTransport session.
 #[derive(Debug, Default)]
 pub(super) struct SessionState {
     pub(super) is_accepted: bool,
@@ -177,11 +177,11 @@ impl H3Stream {
 /// Streams that are listed as without a head before the list is cleaned; a smaller list keeps its memory.
 const HEADS_MIN: usize = 4;
 
-/// Open streams in the order of their identifiers.
+/// Open streams in identifier order.
 #[derive(Debug, Default)]
 pub(super) struct QuicStreams {
     open: Vec<H3Stream>,
-    /// Streams of the peer whose heads may not have arrived, and when they were opened, in this order.
+    /// The peer's streams whose heads may not have arrived, and when they were opened, in this order.
     heads: VecDeque<(QuicStreamId, Duration)>,
     /// Bytes of partial field sections.
     pub(super) section_bytes: usize,
@@ -248,7 +248,7 @@ impl QuicStreams {
         self.open.iter()
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         let sections: usize = self.open.iter().map(|stream| stream.section.capacity()).sum();
         let heads = self.heads.capacity() * size_of::<(QuicStreamId, Duration)>();

@@ -1,4 +1,4 @@
-//! Integers of variable length (RFC 9000 section 16), and the prefixes that they form.
+//! Variable-length integers (RFC 9000 section 16), and the prefixes that they form.
 
 use alloc::vec::Vec;
 
@@ -38,7 +38,7 @@ impl VarintReader {
     }
 }
 
-/// Bytes of one or two integers: the header of a DATA frame, the beginning of a stream or of a datagram.
+/// Bytes of one or two integers: a DATA frame's header, the beginning of a stream or datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePrefix {
     bytes: [u8; 16],

@@ -50,17 +50,17 @@ use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::{brief, brief_error};
 use crate::model::{check_pattern, check_subscription, parse_patterns};
 
-/// Claims of a token that this server uses, besides the registered claims that the check covers. A claim that is `null` is
+/// Token claims that this server uses, besides the registered claims that the check covers. A claim that is `null` is
 /// absent.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
     /// In seconds since 1970.
     exp: f64,
-    /// Patterns of topics that the client may publish to.
+    /// Topic patterns that the client may publish to.
     publish: ClaimedPatterns,
-    /// Patterns of topics that the client may subscribe to.
+    /// Topic patterns that the client may subscribe to.
     subscribe: ClaimedPatterns,
-    /// Patterns of streams that the client may delete.
+    /// Stream patterns that the client may delete.
     delete: ClaimedPatterns,
     /// Keys that the client may write: patterns of a topic and of a key, such as `players/{sub}`.
     keys: ClaimedPatterns,
@@ -68,7 +68,7 @@ pub struct Claims {
     topics: ClaimedPatterns,
     /// The client that the token identifies.
     sub: Option<String>,
-    /// Id of the token, by which it can be revoked.
+    /// Token id, by which the token can be revoked.
     jti: Option<String>,
     /// Time of issue in seconds since 1970.
     iat: Option<f64>,
@@ -99,7 +99,7 @@ const NUMBER: &str = "a number";
 const STRING: &str = "a string";
 const PATTERNS: &str = "a string or a list of strings";
 
-/// Takes a claim, unless it is absent or `null`. The error names it, and repeats none of its content.
+/// Takes a claim, unless it is absent or `null`. The error names it, and does not repeat its content.
 fn take_claim<T: DeserializeOwned, E: Error>(
     claims: &mut Map<String, Value>,
     name: &str,
@@ -109,7 +109,7 @@ fn take_claim<T: DeserializeOwned, E: Error>(
     T::deserialize(value).map(Some).map_err(|_| E::custom(format_args!("{name} is not {expected}")))
 }
 
-/// The patterns of a claim: one pattern or a list.
+/// Patterns in a claim: one pattern or a list.
 #[derive(Clone, Debug, Default)]
 struct ClaimedPatterns(Vec<String>);
 
@@ -128,13 +128,13 @@ impl<'de> Deserialize<'de> for ClaimedPatterns {
     }
 }
 
-/// Limit of patterns in one claim.
+/// Maximum patterns in one claim.
 const PATTERNS_MAX: usize = 256;
 
-/// Limit of the topics to which the server subscribes a client: of a claim, of an answer of a hook, and of a setting.
+/// Maximum topics to which the server subscribes a client by one claim, one hook answer, or one setting.
 pub(crate) const ASSIGNED_MAX: usize = 64;
 
-/// Placeholder for the `sub` of the token.
+/// Placeholder for the token's `sub`.
 const SUBJECT: &str = "{sub}";
 
 /// Checks tokens. Without keys, every client has all rights.
@@ -146,7 +146,7 @@ pub struct Auth {
     issuer: Option<Vec<String>>,
     leeway: Duration,
     public: Arc<Grant>,
-    /// Topics of each user, with a placeholder for its name.
+    /// Topics for each user, with a placeholder for its name.
     personal_topics: Vec<String>,
 }
 
@@ -154,7 +154,7 @@ impl Auth {
     /// Reads the keys.
     ///
     /// # Errors
-    /// The option at fault, and the fault of its key or its pattern.
+    /// The option at fault, and the fault in its key or pattern.
     pub fn new(options: &AuthOptions) -> Result<Self, AuthError> {
         let check = |patterns: &[String], error: fn(HubError) -> AuthError| {
             let fault = |bad: &String| Some(check_pattern(bad).err()?.at(format_args!("{bad:?}")));
@@ -213,7 +213,7 @@ impl Auth {
         Some(&self.issuers).filter(|issuers| !issuers.is_empty())
     }
 
-    /// The rights of the sender of a request.
+    /// Returns the rights of a request's sender.
     ///
     /// # Errors
     /// [`Denied`] if the token is invalid or expired.
@@ -238,12 +238,13 @@ impl Auth {
         self.grant(claims, until).map_err(Denied::token)
     }
 
-    /// The rights of a client without a token, if tokens decide.
+    /// Returns the rights of a client without a token, if tokens decide.
     pub(crate) fn public_rights(&self) -> Rights {
         Rights::granted(Arc::clone(&self.public))
     }
 
-    /// The rights that claims of the application grant, as those of a token do. Without `exp`, they do not expire.
+    /// Returns the rights that the application's claims grant, as a token's claims do. Without `exp`, they do not
+    /// expire.
     ///
     /// # Errors
     /// The fault of the claims.
@@ -255,7 +256,7 @@ impl Auth {
         self.grant(claims, until)
     }
 
-    /// The same rights, which expire at a time in seconds since 1970, as those of a token with this `exp` do.
+    /// Returns the same rights, which expire at a time in seconds since 1970, as those from a token with this `exp` do.
     pub(crate) fn rights_until(&self, rights: &Rights, exp: f64) -> Rights {
         rights.until(instant(UNIX_EPOCH + seconds(exp) + self.leeway))
     }
@@ -284,7 +285,7 @@ impl Auth {
         Ok(Rights::granted(Arc::new(grant)))
     }
 
-    /// The topics of a user. Its name must have no wildcard, so that a user cannot choose a name that covers others.
+    /// Returns a user's topics. Its name must have no wildcard, so that a user cannot choose a name that covers others.
     fn personal_topics_of(&self, user: &str) -> impl Iterator<Item = String> {
         let is_name = TopicName::parse(user).is_ok();
         self.personal_topics.iter().filter(move |_| is_name).map(|topic| topic.replace(SUBJECT, user))
@@ -299,7 +300,7 @@ impl Auth {
         UNIX_EPOCH + seconds(claims.exp) + self.leeway
     }
 
-    /// Returns the claims of a token after checking its signature, times, audience and issuer.
+    /// Returns a token's claims after checking its signature, times, audience and issuer.
     ///
     /// # Errors
     /// [`HubErrorKind::Token`], with the reason for the rejection. [`HubErrorKind::KeysNotFetched`]: the same token may be
@@ -327,7 +328,7 @@ impl Auth {
         self.check_with(token, &header, &keys, issuers).map_err(TokenFault::invalid)
     }
 
-    /// Checks a token with some keys, and that it comes from one of the issuers.
+    /// Checks a token with some keys, and that its issuer is accepted.
     fn check_with(
         &self,
         token: &str,
@@ -425,7 +426,7 @@ fn check(claims: Claims) -> Result<Claims, String> {
     Ok(claims)
 }
 
-/// Checks the topics of each user.
+/// Checks each user's topics.
 fn check_personal_topics(topics: &[String]) -> Result<(), HubError> {
     if topics.len() > ASSIGNED_MAX {
         let count = topics.len();
@@ -445,7 +446,7 @@ fn check_personal_topics(topics: &[String]) -> Result<(), HubError> {
     Ok(())
 }
 
-/// Reads the claim of keys.
+/// Reads the key claim.
 fn key_patterns(claims: &Claims) -> Result<Vec<KeyPattern>, String> {
     let ClaimedPatterns(patterns) = &claims.keys;
     if patterns.len() > PATTERNS_MAX {
@@ -466,7 +467,7 @@ fn message(kind: &ErrorKind) -> String {
         ErrorKind::InvalidClaimFormat(claim) => format!("the token's {claim} has an invalid format"),
         ErrorKind::Json(error) if error.is_data() => {
             let text = error.to_string();
-            // The position is of the text that the token encodes.
+            // The position is in the text that the token encodes.
             format!("the token's {}", text.split(" at line ").next().unwrap_or_default())
         }
         ErrorKind::Json(error) => format!("the token's claims: {}", brief_error(error)),
@@ -474,18 +475,18 @@ fn message(kind: &ErrorKind) -> String {
     }
 }
 
-/// Seconds since 1970 as a claim states them. Values beyond the range of the clock become its end.
+/// Converts seconds since 1970 as a claim states them. Values beyond the clock's range become its end.
 #[must_use]
 pub fn seconds(claim: f64) -> Duration {
     const YEAR_9999: f64 = 253_402_300_799.0;
     Duration::from_secs_f64(if claim.is_finite() { claim.clamp(0.0, YEAR_9999) } else { YEAR_9999 })
 }
 
-/// Prefix of the subprotocol in which a browser passes its token, because it cannot set headers of a WebSocket.
+/// Prefix of the subprotocol in which a browser passes its token, because it cannot set WebSocket headers.
 const BEARER_PROTOCOL: &str = "sinews.bearer.";
 
-/// The token of a request: from `Authorization`, the list of subprotocols, or the query. All tokens of a request must be the
-/// same: one that is not checked must not look like a credential.
+/// Returns a request's token: from `Authorization`, the subprotocol list, or the query. All tokens in a request must be
+/// the same: an unchecked token must not look like a credential.
 fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
     let authorization = request.head().header("authorization").map(|value| {
         let fault = || Denied::token("Authorization must be `Bearer` and a token".to_owned());
@@ -498,7 +499,7 @@ fn token_of<'a>(request: &Request<'a>) -> Result<Option<&'a str>, Denied> {
     same_credential(authorization.chain(others), || Denied::token(differ.to_owned()))
 }
 
-/// Returns the credential of a request, which may have it in several places.
+/// Returns a request's credential, which may be in several places.
 ///
 /// # Errors
 /// That of a credential; `differ` if two credentials differ. The second one would not be checked.
@@ -515,13 +516,13 @@ pub(crate) fn same_credential<'a, E>(
     Ok(first)
 }
 
-/// The credential of a header `Authorization` with the scheme `Bearer`.
+/// Returns the credential from an `Authorization` header with the scheme `Bearer`.
 pub(crate) fn bearer_of(value: &[u8]) -> Option<&str> {
     let (scheme, token) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The tokens in the list of subprotocols.
+/// Returns the tokens in the subprotocol list.
 fn offered_tokens<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a str> {
     let offers =
         request.head().header("sec-websocket-protocol").filter_map(|value| std::str::from_utf8(value).ok());
@@ -529,7 +530,7 @@ fn offered_tokens<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a str> {
     offers.filter_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL))
 }
 
-/// Whether the list of subprotocols has a token.
+/// Returns whether the subprotocol list has a token.
 pub(crate) fn offers_token(request: &Request<'_>) -> bool {
     offered_tokens(request).next().is_some()
 }

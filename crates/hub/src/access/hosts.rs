@@ -1,7 +1,7 @@
-//! Names of this server: the allowed hosts in the `Host` header.
+//! This server's names: the allowed hosts in the `Host` header.
 //!
-//! A page can make its own name resolve to an address of this machine (DNS rebinding). The browser then treats requests
-//! to that name as same-origin with the page; their `Host` shows the name.
+//! A page can make its own name resolve to this machine's address (DNS rebinding). The browser then treats requests to
+//! that name as same-origin with the page; their `Host` shows the name.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -11,7 +11,7 @@ use sinews_server::Request;
 use crate::error::HubError;
 use crate::model::brief::brief;
 
-/// The accepted names of this server in the `Host` header.
+/// Names that this server accepts in the `Host` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRules {
     rule: HostRule,
@@ -22,7 +22,7 @@ pub struct HostRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostRule {
     Any,
-    /// Any name, but only names of this machine for clients of this machine.
+    /// Any name, but only this machine's names for clients on this machine.
     Default {
         /// A connection from this machine may use an address that other machines reach, too.
         any_address: bool,
@@ -31,7 +31,7 @@ enum HostRule {
     Named(Vec<String>),
 }
 
-/// All names, but only names of this machine for clients of this machine.
+/// All names, but only this machine's names for clients on this machine.
 impl Default for HostRules {
     fn default() -> Self {
         Self { rule: HostRule::Default { any_address: false }, origin_hosts: Vec::new() }
@@ -61,7 +61,7 @@ impl HostRules {
         Ok(Self { rule, origin_hosts })
     }
 
-    /// Checks whether the `Host` of a request is a name of this server.
+    /// Checks whether a request's `Host` is a name of this server.
     ///
     /// # Errors
     /// The rejected name.
@@ -86,7 +86,7 @@ impl HostRules {
     }
 }
 
-/// The host of an authority in lower case, without its port and the final dot.
+/// Returns an authority's host in lower case, without its port and the final dot.
 fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     let host = match authority.rsplit_once(':') {
@@ -134,7 +134,7 @@ fn checked(name: &str) -> Result<String, HubError> {
     })
 }
 
-/// Bytes of a name (RFC 1035 section 2.3.4).
+/// Maximum bytes in a name (RFC 1035 section 2.3.4).
 const NAME_MAX: usize = 253;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Namespaces: options of topics by pattern.
+//! Namespaces: topic options by pattern.
 
 mod live;
 pub(crate) mod order;
@@ -17,9 +17,9 @@ use crate::error::HubError;
 use crate::model::check_pattern;
 use crate::outgoing::options::{HookFailure, HookTarget};
 
-/// Options of the topics that a pattern matches.
+/// Options for the topics that a pattern matches.
 ///
-/// Each option of a topic comes from the most specific namespace that matches the topic and sets the option. Patterns are
+/// Each topic option comes from the most specific namespace that matches the topic and sets the option. Patterns are
 /// compared part by part: a name is more specific than `*`, and `*` than `>`; the first difference decides. So
 /// `chat.team.>` overrides `chat.*.news`, and `chat.>` overrides `>`. An option that no namespace sets has the default
 /// that its method states.
@@ -60,25 +60,25 @@ pub struct Namespace {
     pub(crate) hook_failure: Option<HookFailure>,
 }
 
-/// The clients that may do an action on the topics of a namespace. Backends use the HTTP API, which no namespace
-/// restricts.
+/// Clients that may do an action on a namespace's topics. Backends use the HTTP API, which no namespace restricts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TopicAccess {
     /// Every client, also without a token.
     Anonymous,
-    /// Every client with a valid token, whatever topics the token names, and every client to which a hook of connections
+    /// Every client with a valid token, whatever topics the token names, and every client to which a connection hook
     /// has granted claims with a `sub` or an `exp`.
     Authenticated,
     /// Clients whose token or claims grant the right, and the public topics of
-    /// [`AuthOptions`](crate::access::auth::AuthOptions). Without keys for tokens and without a hook of connections, every client.
+    /// [`AuthOptions`](crate::access::auth::AuthOptions). Without token keys and without a connection hook, every
+    /// client.
     #[default]
     Token,
     /// No client.
     Nobody,
 }
 
-/// A rate of publications, with a burst.
+/// A publication rate, with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishRate {
     pub(crate) per_second: u32,
@@ -86,14 +86,14 @@ pub struct PublishRate {
 }
 
 impl PublishRate {
-    /// Permits this number of publications a second, at least 1, and as many at once after an idle second.
+    /// Permits this many publications a second, at least 1, and as many at once after an idle second.
     #[must_use]
     pub fn new(per_second: u32) -> Self {
         let per_second = per_second.max(1);
         Self { per_second, burst: per_second }
     }
 
-    /// Sets the number of publications at once after an idle time, at least 1. Default: those of one second.
+    /// Sets how many publications are permitted at once after an idle time, at least 1. Default: those of one second.
     #[must_use]
     pub fn with_burst(mut self, burst: u32) -> Self {
         self.burst = burst.max(1);
@@ -134,23 +134,22 @@ impl Namespace {
         }
     }
 
-    /// Retains this number of messages of each topic; 0 retains none. Default: none. A durable topic has its stream
-    /// instead.
+    /// Retains this many messages in each topic; 0 retains none. Default: none. A durable topic has its stream instead.
     #[must_use]
     pub fn with_history(mut self, messages: usize) -> Self {
         self.history = Some(messages);
         self
     }
 
-    /// Sets the maximum age of retained messages, together with [`with_history`](Self::with_history) of the same
-    /// namespace. Default: no limit.
+    /// Sets the maximum age of retained messages, together with the namespace's [`with_history`](Self::with_history).
+    /// Default: no limit.
     #[must_use]
     pub fn with_history_age(mut self, age: Duration) -> Self {
         self.history_age = Some(age);
         self
     }
 
-    /// Makes the topics durable: publications are appended to the stream of the same name. Needs
+    /// Makes the topics durable: publications are appended to the stream with the same name. Needs
     /// [`HubBuilder::streams`](crate::HubBuilder::streams). Default: not durable.
     #[must_use]
     pub fn with_durable(mut self, durable: bool) -> Self {
@@ -158,8 +157,8 @@ impl Namespace {
         self
     }
 
-    /// Sets the action for slow subscribers. Default: the policy of the WebSocket's
-    /// [`Config`](sinews_server::Config). Durable topics have a policy of their own: a slow subscriber reads the stream.
+    /// Sets the action for slow subscribers. Default: the policy in the WebSocket's
+    /// [`Config`](sinews_server::Config). Durable topics have their own policy: a slow subscriber reads the stream.
     #[must_use]
     pub fn with_slow_consumer(mut self, slow: SlowConsumer) -> Self {
         self.slow_consumer = Some(slow);
@@ -173,8 +172,8 @@ impl Namespace {
         self
     }
 
-    /// Sets the clients that may subscribe, and read histories, keys and presence. A subscription to a pattern needs the
-    /// permission of each namespace whose topics it may match. Default: [`TopicAccess::Token`].
+    /// Sets the clients that may subscribe, and read histories, keys and presence. A subscription to a pattern needs
+    /// permission from each namespace whose topics it may match. Default: [`TopicAccess::Token`].
     #[must_use]
     pub fn with_subscribe(mut self, access: TopicAccess) -> Self {
         self.subscribe = Some(access);
@@ -195,22 +194,22 @@ impl Namespace {
         self
     }
 
-    /// Sets whether clients may join topics and see the presence of others. Default: they may.
+    /// Sets whether clients may join topics and see others' presence. Default: they may.
     #[must_use]
     pub fn with_presence(mut self, presence: bool) -> Self {
         self.presence = Some(presence);
         self
     }
 
-    /// Sets the minimum interval between two presence updates of a topic, at most [`PresenceInterval::MAX`]. The first change
-    /// after a quiet interval is sent at once. Default: 100 ms.
+    /// Sets the minimum interval between two presence updates for a topic, at most [`PresenceInterval::MAX`]. The first
+    /// change after a quiet interval is sent at once. Default: 100 ms.
     #[must_use]
     pub fn with_presence_interval(mut self, min: Duration) -> Self {
         self.presence_interval = Some(min);
         self
     }
 
-    /// Sets the maximum interval between two presence updates of a topic with many watchers, at most
+    /// Sets the maximum interval between two presence updates for a topic with many watchers, at most
     /// [`PresenceInterval::MAX`]: the interval is 1 ms for each watcher on a node, but at least the
     /// [minimum](Self::with_presence_interval). Default: 5 s.
     #[must_use]
@@ -219,15 +218,15 @@ impl Namespace {
         self
     }
 
-    /// Sets the shortest interval between two updates of keys to one subscriber, at most
-    /// [`KeySubscription::INTERVAL_MAX`]; between them, only the last value of a key is kept. Default: the interval that the subscriber asks for, or none.
+    /// Sets the shortest interval between two key updates to one subscriber, at most [`KeySubscription::INTERVAL_MAX`];
+    /// between them, only a key's last value is kept. Default: the interval that the subscriber asks for, or none.
     #[must_use]
     pub fn with_key_interval(mut self, interval: Duration) -> Self {
         self.key_interval = Some(interval);
         self
     }
 
-    /// Makes the keys of the topics durable: the changes of each topic are stored in a compacted stream. Needs
+    /// Makes the topics' keys durable: each topic's changes are stored in a compacted stream. Needs
     /// [`HubBuilder::streams`](crate::HubBuilder::streams) in a directory. Default: keys are in memory.
     #[must_use]
     pub fn with_durable_keys(mut self, durable: bool) -> Self {
@@ -235,52 +234,51 @@ impl Namespace {
         self
     }
 
-    /// Sets the maximum number of keys of each topic, at most 10,000. Default: 10,000.
+    /// Sets the maximum number of keys in each topic, at most 10,000. Default: 10,000.
     #[must_use]
     pub fn with_max_keys(mut self, keys: usize) -> Self {
         self.max_keys = Some(keys);
         self
     }
 
-    /// Sets the time to live of values whose writer gives none, from 1 ms to 366 days. Default: they do not expire.
+    /// Sets the time to live for values whose writer gives none, from 1 ms to 366 days. Default: they do not expire.
     #[must_use]
     pub fn with_key_ttl(mut self, ttl: Duration) -> Self {
         self.key_ttl = Some(ttl);
         self
     }
 
-    /// Sets the size of the largest publication and value of a key, in bytes. Default: the limit of the hub.
+    /// Sets the maximum size of a publication and a key value, in bytes. Default: the hub's limit.
     #[must_use]
     pub fn with_max_message(mut self, bytes: usize) -> Self {
         self.max_message = Some(bytes);
         self
     }
 
-    /// Limits the publications and writes of keys of one connection to all topics of the namespace together. Default: no
-    /// limit.
+    /// Limits one connection's publications and key writes, to all topics of the namespace together. Default: no limit.
     #[must_use]
     pub fn with_connection_rate(mut self, rate: PublishRate) -> Self {
         self.connection_rate = Some(rate);
         self
     }
 
-    /// Limits the publications and writes of keys of one user on this node to all topics of the namespace together. The
-    /// user is the `sub` of the token, or else the address of the client (of IPv6: its /64). Default: no limit.
+    /// Limits one user's publications and key writes on this node, to all topics of the namespace together. The user is
+    /// the token's `sub`, or else the client's address (for IPv6: its /64). Default: no limit.
     #[must_use]
     pub fn with_user_rate(mut self, rate: PublishRate) -> Self {
         self.user_rate = Some(rate);
         self
     }
 
-    /// Limits the ops `subscribe` of one connection, to all topics and keys of the namespace together. Default: no limit.
+    /// Limits one connection's `subscribe` ops, to all topics and keys of the namespace together. Default: no limit.
     #[must_use]
     pub fn with_subscribe_rate(mut self, rate: PublishRate) -> Self {
         self.subscribe_rate = Some(rate);
         self
     }
 
-    /// Limits the calls (`rpc`) of one connection with a topic of the namespace. The plain HTTP calls of a user share one
-    /// rate of this size. Default: no limit.
+    /// Limits one connection's calls (`rpc`) with a topic in the namespace. A user's plain HTTP calls share one rate
+    /// with the same limit. Default: no limit.
     #[must_use]
     pub fn with_call_rate(mut self, rate: PublishRate) -> Self {
         self.call_rate = Some(rate);
@@ -314,7 +312,7 @@ impl Namespace {
         self
     }
 
-    /// Sets what happens if the application does not answer a hook of these topics. Default:
+    /// Sets what happens if the application does not answer a hook for these topics. Default:
     /// [`HookOptions::with_failure`].
     ///
     /// [`HookOptions::with_failure`]: crate::HookOptions::with_failure
@@ -366,21 +364,21 @@ impl Namespace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(Vec<Namespace>);
 
-/// Maximum number of namespaces.
+/// Maximum namespaces.
 const NAMESPACES_MAX: usize = 1_024;
 
-/// Maximum number of keys of a topic, the server's limit.
+/// Maximum keys in a topic, the server's limit.
 const KEYS_MAX: usize = 10_000;
 
-/// Longest time to live of a key, the server's limit.
+/// Maximum key lifetime, the server's limit.
 const KEY_TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 impl Namespaces {
     /// Checks namespaces.
     ///
     /// # Errors
-    /// [`HubErrorKind::Pattern`], [`HubErrorKind::Url`] of a hook, or [`HubErrorKind::Setting`], with the pattern of the
-    /// invalid namespace, and the fault.
+    /// [`HubErrorKind::Pattern`], [`HubErrorKind::Url`] for a hook, or [`HubErrorKind::Setting`], with the invalid
+    /// namespace's pattern, and the fault.
     ///
     /// [`HubErrorKind::Pattern`]: crate::HubErrorKind::Pattern
     /// [`HubErrorKind::Url`]: crate::HubErrorKind::Url
@@ -407,7 +405,7 @@ impl Namespaces {
         &self.0
     }
 
-    /// The URLs of hooks.
+    /// Returns the URLs of hooks.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(Namespace::hooks).filter_map(|target| match target {
             HookTarget::Off => None,

@@ -19,7 +19,7 @@ use crate::model::nodes::OtherNodes;
 use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
-/// A node of a cluster.
+/// A cluster node.
 #[derive(Debug)]
 pub(crate) enum AbsentCluster {}
 
@@ -120,6 +120,6 @@ pub(crate) mod link {
 pub(crate) mod options {
     pub(crate) use self::AbsentOptions as ClusterOptions;
 
-    /// Options of a cluster.
+    /// Cluster options.
     pub(crate) enum AbsentOptions {}
 }

@@ -1,4 +1,4 @@
-//! What a node sends of its presence to the others: changes at an interval, and everything to a node that needs it.
+//! Presence that a node sends to the others: changes at an interval, and everything to a node that needs it.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,7 +9,8 @@ use super::Cluster;
 use super::members::{self, PresenceSnapshotSender};
 use super::message::{MessageKind, NodeId};
 
-/// Bytes that wait for the broker, above which parts of presence and of other lists wait, too: they do not delay publications.
+/// Bytes that wait for the broker, above which parts of presence and other lists wait, too: they do not delay
+/// publications.
 pub(super) const WAITING_PARTS_MAX: usize = 256 << 10;
 
 /// Announces the presence of this node's own connections.
@@ -26,12 +27,12 @@ impl Announcer {
         Self { announced: 0, next: now, snapshot: None }
     }
 
-    /// Whether parts of the whole presence are left to send.
+    /// Returns whether parts of the whole presence are left to send.
     pub(super) fn sends_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// Announces changes, and sends parts of the whole presence to `requesters`, the nodes that need it.
+    /// Announces changes, and sends the whole presence in parts to `requesters`, the nodes that need it.
     pub(super) fn run(
         &mut self,
         cluster: &Cluster,

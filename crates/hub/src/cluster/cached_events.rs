@@ -1,8 +1,8 @@
 //! Last events of cache channels, requested from the other nodes.
 //!
-//! Nodes send the events of cache channels to all nodes, with or without subscribers. A node that has started or was cut
-//! off meanwhile lacks some: it requests the event of a channel, when a client subscribes to the channel, once after its login and
-//! after each node joins.
+//! Nodes send cache-channel events to all nodes, with or without subscribers. A node that has started or was cut off
+//! meanwhile lacks some: it requests a channel's event when a client subscribes to the channel, once after its login
+//! and after each node joins.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -23,13 +23,13 @@ use crate::model::nodes::NodePublicationId;
 use crate::topics::HubTopics;
 use crate::topics::encoding::RetainedEvent;
 
-/// Maximum number of channels that are requested after a login at the broker; further ones have no earlier event here.
+/// Maximum channels that are requested after a login at the broker; further ones have no earlier event here.
 const REQUESTED_MAX: usize = 65_536;
 
-/// Maximum number of requests that wait for the link's thread.
+/// Maximum requests that wait for the link's thread.
 const WAITING_MAX: usize = 1_024;
 
-/// Limits of the events that are sent again after a login: the youngest ones.
+/// Limit for events that are sent again after a login: the youngest ones.
 const RESENT_MAX: usize = 4_096;
 const RESENT_BYTES_MAX: usize = 4 << 20;
 
@@ -65,14 +65,14 @@ impl CachedEventRequests {
         is_new
     }
 
-    /// The next client of the topic requests it again.
+    /// Forgets a request: the topic's next client requests it again.
     fn forget(&self, topic: &str) {
         let mut state = self.0.lock();
         let hash = state.hasher.hash_one(topic);
         state.requested.remove(&hash);
     }
 
-    /// A node has joined, which may have events: the next client of each topic requests it again.
+    /// Handles a new node, which may have events: each topic's next client requests its event again.
     pub(super) fn forget_all(&self) {
         self.0.lock().requested.clear();
     }
@@ -83,7 +83,7 @@ impl CachedEventRequests {
 }
 
 impl Cluster {
-    /// Requests the last event of a cache channel, if this node may lack it: it has retained none since its login, and the
+    /// Requests a cache channel's last event, if this node may lack it: it has retained none since its login, and the
     /// login is not longer ago than the time for which events are retained. Returns whether it is requested.
     pub(super) fn request_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {
         // Before the broker has confirmed the login, the beginning of the outage.
@@ -97,8 +97,8 @@ impl Cluster {
     }
 }
 
-/// The events of this node that the others may have missed in an outage, and in a moment before it: another node with the
-/// connection does not know of the outage. They are sent after the login, and again when all nodes have returned.
+/// This node's events that the others may have missed in an outage, and in a moment before it: another node with the
+/// connection does not know about the outage. They are sent after the login, and again when all nodes have returned.
 #[derive(Debug, Default)]
 pub(super) struct MissedEvents {
     /// When the events are sent again, and the beginning of the outage.
@@ -124,7 +124,7 @@ impl MissedEvents {
     }
 }
 
-/// Sends all nodes the events of this node since an outage, and a moment before it.
+/// Sends all nodes this node's events since an outage, and a moment before it.
 fn send_events_since(begin: Instant, cluster: &Cluster, hub: &HubTopics, now: Instant) {
     let age_max = now.saturating_duration_since(begin) + LOSS_MAX;
     let all = cluster.outbox.subjects.all();
@@ -145,7 +145,7 @@ fn send_events_since(begin: Instant, cluster: &Cluster, hub: &HubTopics, now: In
     }
 }
 
-/// Requests of the link's thread that wait for the other nodes: each with its topic and its time.
+/// Requests by the link's thread that wait for the other nodes: each with its topic and its time.
 pub(super) type PendingEvents = PendingWork<(String, Instant, NodeResults)>;
 
 /// Starts requests, and delivers events that have arrived.
@@ -175,7 +175,7 @@ pub(super) fn exchange_events(
     }
 }
 
-/// The last event of a cache channel on this node, for another one.
+/// Returns a cache channel's last event on this node, for another one.
 pub(super) fn cached_event(hub: &HubTopics, topic: &str) -> Value {
     match hub.last_event(topic) {
         Some(RetainedEvent { message, origin, age }) => json!({
@@ -192,14 +192,14 @@ fn read_event(result: &Value) -> Option<(Duration, Prepared, Option<NodePublicat
     Some((Duration::from_millis(result["age"].as_u64()?), message, read_origin(&result["from"])))
 }
 
-/// The publication of another node from which a node has an event; `None` if it has published the event itself.
+/// Reads another node's publication from which a node has an event; `None` if it has published the event itself.
 fn read_origin(from: &Value) -> Option<NodePublicationId> {
     let node = u128::from_str_radix(from[0].as_str()?, 16).ok()?;
     let number = |at: usize| from[at].as_u64();
     Some(NodePublicationId { node, start: number(1)?, number: number(2)?, index: number(3)? })
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use std::sync::mpsc::sync_channel;
     use std::thread;
@@ -252,7 +252,7 @@ mod tests {
         node
     }
 
-    /// The name of the lost node is in all results for some minutes.
+    /// The lost node's name is in all results for some minutes.
     #[test]
     fn event_is_requested_again_only_if_a_node_may_still_answer() {
         let (cluster, _, hub) = connected_node();

@@ -25,9 +25,9 @@ pub(crate) enum NodeCommand {
     SendRevocations,
     /// Subscribe or unsubscribe connections.
     ChangeSubscriptions { change: SubscriptionChange },
-    /// Return the last event of a cache channel.
+    /// Return a cache channel's last event.
     CachedEvent { topic: String },
-    /// Retain the last event of a cache channel, which the node may have missed.
+    /// Retain a cache channel's last event, which the node may have missed.
     RetainEvent { topic: String, event: String, age: u64 },
     /// A client has subscribed to a cache channel without an event, which its node has requested or not.
     CacheMiss {
@@ -37,13 +37,13 @@ pub(crate) enum NodeCommand {
     },
     /// List topics.
     Topics { filter: String, after: Option<String>, limit: usize },
-    /// List connections, or those of slow clients only.
+    /// List connections, or only connections with slow clients.
     Connections { user: Option<String>, after: Option<String>, limit: usize, slow: bool },
-    /// Count the connections of an app of the Pusher protocol.
+    /// Count the connections to a Pusher protocol app.
     AppConnections { app: String },
 }
 
-/// Results of the other nodes.
+/// Results from the other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct NodeResults {
     pub(crate) results: Vec<Value>,

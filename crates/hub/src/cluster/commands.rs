@@ -1,4 +1,4 @@
-//! Commands of the HTTP API to all nodes: requests that wait for results, and the execution on this node.
+//! HTTP API commands to all nodes: requests that wait for results, and the execution on this node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ use crate::topics::list::{TopicScan, TopicsInUse};
 /// Time after which a node without a result is reported as missing.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of requests that wait for results. Further ones report all other nodes as missing.
+/// Maximum requests that wait for results. Further ones report all other nodes as missing.
 const REQUESTS_MAX: usize = 1_024;
 
-/// Looks at the list of topics for one request, each at a page of 1,000 names. A search that finds nothing for longer
+/// Times that one request reads the topic list, each time a page of 1,000 names. A search that finds nothing for longer
 /// ends there.
 const SCANS_MAX: usize = 64;
 
@@ -37,7 +37,7 @@ pub(super) struct CommandMessage {
     pub(super) command: NodeCommand,
 }
 
-/// The result of a command in a message.
+/// A command's result in a message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ResultMessage {
     pub(super) id: u64,
@@ -76,7 +76,7 @@ impl PendingRequests {
         Some((self.last, receiver))
     }
 
-    /// Notes the result of a node.
+    /// Notes a node's result.
     pub(super) fn complete(&mut self, id: u64, node: NodeId, result: Value) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         if request.waits_for.remove(&node) {
@@ -116,7 +116,7 @@ pub(super) struct CommandTarget<'a> {
     pub(super) hub: &'a HubTopics,
 }
 
-/// The result of a command on this node.
+/// A command's result on this node.
 pub(super) enum Execution {
     Done(Value),
     /// The result follows when connections have executed the command.
@@ -168,7 +168,7 @@ impl CommandTarget<'_> {
                 Value::Null
             }
             NodeCommand::AppConnections { app } => {
-                json!({ "connections": self.live.policy().live_apps().connections(&app) })
+                json!({ "connections": self.app_connections(&app) })
             }
             NodeCommand::Topics { filter, after, limit } => self.topics(&filter, after, limit),
             NodeCommand::Connections { user, after, limit, slow } => {
@@ -181,6 +181,18 @@ impl CommandTarget<'_> {
                 json!({ "connections": listed.collect::<Vec<_>>() })
             }
         }
+    }
+
+    /// Returns the number of connections of an app of the Pusher protocol.
+    #[cfg(feature = "pusher")]
+    fn app_connections(&self, app: &str) -> usize {
+        self.live.policy().live_apps().connections(app)
+    }
+
+    /// Returns the number of connections of an app: without the Pusher protocol, none.
+    #[cfg(not(feature = "pusher"))]
+    fn app_connections(&self, _: &str) -> usize {
+        0
     }
 
     /// Revokes tokens here, and closes their connections. Returns their number.
@@ -208,7 +220,7 @@ impl CommandTarget<'_> {
     }
 }
 
-/// Collects at most `limit` topics from parts of a list: those that match, and the last name of the part. Also returns the
+/// Collects at most `limit` topics from parts of a list: those that match, and the part's last name. Also returns the
 /// last name, if names behind it were not looked at.
 fn search(
     mut next: impl FnMut() -> Option<(TopicsInUse, String)>,

@@ -1,4 +1,4 @@
-//! A connection to the broker: login, and the buffers of both directions.
+//! A broker connection: login, and the buffers for both directions.
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
@@ -13,13 +13,13 @@ use super::protocol::{BrokerClient, BrokerEvent};
 use super::transport::{BrokerDial, BrokerTransport};
 use crate::background::Background;
 
-/// Time without any byte of the broker, which answers a ping every second, after which the connection is given up.
+/// Time without any byte from the broker, which answers a ping every second, after which the connection is given up.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Bytes received at once.
 const CHUNK: usize = 64 << 10;
 
-/// Capacity of buffers that is retained for later use.
+/// Buffer capacity that is retained for later use.
 const BUFFER_MAX: usize = 1 << 20;
 
 /// A connection, from its start to its end.
@@ -40,7 +40,7 @@ pub(super) struct BrokerConnection {
     /// Bytes from `written` on are not sent yet.
     output: Vec<u8>,
     written: usize,
-    /// Bytes of earlier output: those that the kernel has, and those that were written.
+    /// Bytes in earlier output: those that the kernel has, and those that were written.
     offsets: OutputOffsets,
     is_readable: bool,
     is_writable: bool,
@@ -50,13 +50,13 @@ pub(super) struct BrokerConnection {
     pub(super) received: Instant,
     /// The begin and the end of the last long silence: perhaps this process was stopped.
     silence: Option<(Instant, Instant)>,
-    /// The end of an answer to a ping that is not written yet, in the output since the start.
+    /// End of a ping answer that is not written yet, in the output since the start.
     pong_end: Option<u64>,
-    /// The last error of the broker: the reason if it closes the connection.
+    /// The broker's last error: the reason if it closes the connection.
     rejected: Option<String>,
 }
 
-/// Numbers of bytes since the start of a connection.
+/// Byte counts since a connection's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutputOffsets {
     /// Bytes that the kernel has: it sends them also if this process is killed.
@@ -69,7 +69,7 @@ pub(crate) struct OutputOffsets {
 pub(super) enum LinkEvent {
     /// The login has succeeded.
     Ready,
-    /// The broker has executed all commands before a ping: that of a subscription, if the broker repeats its id.
+    /// The broker has executed all commands before a ping: a subscription's ping, if the broker repeats its id.
     Pong(Option<u64>),
     /// A subscription has begun, at a broker that confirms it.
     Subscribed,
@@ -80,7 +80,7 @@ pub(super) enum LinkEvent {
 }
 
 impl BrokerConnection {
-    /// Starts to connect; `own` is a subject of this connection alone, if it publishes. `wake` is called when
+    /// Starts to connect; `own` is this connection's own subject, if it publishes. `wake` is called when
     /// [`establish`](Self::establish) can continue.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl BrokerConnection {
         self.transport.socket()
     }
 
-    /// A second handle of the socket, for writes of whole commands.
+    /// Returns a second handle for the socket, to write whole commands.
     pub(super) fn second_handle(&self) -> Option<std::net::TcpStream> {
         self.transport.second_handle()
     }
@@ -232,7 +232,7 @@ impl BrokerConnection {
         }
     }
 
-    /// The next event of the received bytes.
+    /// Returns the next event in the received bytes.
     ///
     /// # Errors
     /// The broker has rejected something, or does not speak its protocol.
@@ -278,17 +278,17 @@ impl BrokerConnection {
         }
     }
 
-    /// The payload of a message, until the next call of [`receive`](Self::receive).
+    /// Returns a message's payload, until the next call to [`receive`](Self::receive).
     pub(super) fn payload(&self, range: Range<usize>) -> &[u8] {
         self.input.get(range).unwrap_or_default()
     }
 
-    /// The bytes to send: all of them are written.
+    /// Returns the bytes to send: all are written.
     pub(super) fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Number of bytes of the output that are not written.
+    /// Returns the number of output bytes that are not written.
     pub(super) fn unwritten(&self) -> usize {
         self.output.len() - self.written
     }
@@ -307,7 +307,7 @@ impl BrokerConnection {
         self.unwritten() == 0
     }
 
-    /// Numbers of bytes sent and added, with bytes that wait to be added.
+    /// Returns the byte counts sent and added, with bytes that wait to be added.
     pub(super) fn output_offsets(&self, waiting: usize) -> OutputOffsets {
         let unsent = self.unwritten() + waiting;
         OutputOffsets { sent: self.offsets.sent, end: self.offsets.end + unsent as u64 }
@@ -470,7 +470,7 @@ mod tests {
     fn bytes_in_the_buffer_of_tls_are_not_sent() {
         let (mut connection, _peer) = connected();
         connection.transport.start_tls("localhost:1").unwrap();
-        // The first message of TLS waits, and the output is empty.
+        // The first TLS message waits, and the output is empty.
         assert!(!connection.is_flushed());
         connection.send().unwrap();
         assert!(connection.is_flushed());

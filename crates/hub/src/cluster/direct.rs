@@ -1,15 +1,14 @@
-//! The way of publications past the link's thread: while nothing waits for the broker, publishers write to its socket
-//! themselves.
+//! Publications past the link's thread: while nothing waits for the broker, publishers write to its socket themselves.
 
 use std::io::{ErrorKind, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Shortest time between two writes. More frequent publications are collected, and leave with one write of the link's
+/// Shortest time between two writes. More frequent publications are collected, and leave with one write by the link's
 /// thread.
 const INTERVAL: Duration = Duration::from_micros(100);
 
-/// A second handle of the link's socket, which does not block.
+/// A second handle for the link's socket, which does not block.
 #[derive(Debug)]
 pub(super) struct DirectWriter {
     socket: TcpStream,
@@ -60,7 +59,7 @@ impl DirectWriter {
         }
     }
 
-    /// Forgets the time of the last write.
+    /// Forgets when the last write was.
     #[cfg(test)]
     pub(super) fn forget_last(&mut self) {
         self.last = None;

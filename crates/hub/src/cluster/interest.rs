@@ -9,14 +9,14 @@ use parking_lot::{Mutex, MutexGuard};
 use super::outbox::Outbox;
 use crate::topics::subscribed::TopicObserver;
 
-/// The subscriptions of this node at the broker.
+/// This node's subscriptions at the broker.
 #[derive(Debug)]
 pub(super) struct Interest {
     outbox: Arc<Outbox>,
     /// Patterns with a permanent subscription, each once.
     retained: BTreeSet<Box<str>>,
     state: Mutex<InterestState>,
-    /// Number of rejected subscriptions. Read without the lock by subscribers.
+    /// Rejected subscriptions. Subscribers read it without the lock.
     rejected: AtomicUsize,
 }
 
@@ -26,14 +26,14 @@ struct InterestState {
     names: HashMap<Arc<str>, Interested>,
     /// Id of the last subscription.
     last: u64,
-    /// The names of the subscriptions, by their ids.
+    /// Subscription names, by their ids.
     by_id: HashMap<u64, Arc<str>>,
 }
 
 /// Subscription to a topic or pattern.
 #[derive(Debug)]
 struct Interested {
-    /// Encodings with subscribers, as a bit each; and the bit of a permanent subscription.
+    /// Encodings with subscribers, as a bit each; and the bit for a permanent subscription.
     encodings: u8,
     id: u64,
     /// The broker rejects the subscription.
@@ -44,11 +44,11 @@ struct Interested {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RejectedSubscription {
     pub(super) name: Arc<str>,
-    /// It lasts as long as the node runs: this node retains the messages of these topics.
+    /// It lasts as long as the node runs: this node retains these topics' messages.
     pub(super) is_permanent: bool,
 }
 
-/// The bit of a subscription that never ends.
+/// The bit for a subscription that never ends.
 const PERMANENT: u8 = 1 << 7;
 
 impl Interest {
@@ -76,14 +76,14 @@ impl Interest {
         self.outbox.open(max_payload);
     }
 
-    /// Number of topics and patterns with subscribers.
+    /// Returns how many topics and patterns have subscribers.
     pub(super) fn len(&self) -> usize {
         let state = self.lock();
         let retained = self.retained.iter().filter_map(|pattern| state.names.get(&**pattern));
         state.names.len() - retained.filter(|known| known.encodings == PERMANENT).count()
     }
 
-    /// Number of subscriptions that the broker rejects.
+    /// Returns how many subscriptions the broker rejects.
     pub(super) fn rejected(&self) -> usize {
         self.rejected.load(Ordering::Acquire)
     }
@@ -155,11 +155,11 @@ impl Interest {
     }
 }
 
-/// Ids of the subscriptions to the subjects of all nodes and of this node, without which it is no node of the cluster.
+/// Ids of the subscriptions to the subjects for all nodes and for this node, without which it is no cluster node.
 pub(super) const ALL_NODES: u64 = 1;
 pub(super) const THIS_NODE: u64 = 2;
 
-/// Ids up to this one are for the subjects of the node.
+/// Ids up to this one are for the node's subjects.
 const FIRST: u64 = 16;
 
 impl TopicObserver for Interest {

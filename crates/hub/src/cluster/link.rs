@@ -29,10 +29,11 @@ use crate::topics::HubTopics;
 const SOCKET: Token = Token(0);
 const WAKER: Token = Token(1);
 
-/// Time without any byte of the broker after which heartbeats of other nodes may be delayed, too: no node is removed then.
+/// Time without any byte from the broker after which other nodes' heartbeats may be delayed, too: no node is removed
+/// then.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Delay before a new connection: doubles with each attempt, up to [`RETRY_MAX`]. Half of it is random.
+/// Delay before a new connection: doubles with each attempt, up to [`RETRY_MAX`]. Half the delay is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
 /// Time after a login after which the next delay is the shortest one again: a broker that accepts a login and then closes the
@@ -42,7 +43,7 @@ const STABLE_TIME: Duration = Duration::from_secs(30);
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Chunks that are received before other work of the thread continues.
+/// Chunks that are received before the thread's other work continues.
 const CHUNKS_PER_TURN: usize = 16;
 
 /// Messages that are delivered before the workers' backlog is checked.
@@ -51,7 +52,7 @@ const MESSAGES_PER_CHECK: usize = 64;
 /// Time without a broker after which clients are notified: a reconnect is usually faster.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
 
-/// Delay of deliveries while workers have a backlog.
+/// Delay for deliveries while workers have a backlog.
 const BACKLOG_DELAY: Duration = Duration::from_millis(1);
 
 /// The thread. It ends when this value is dropped.
@@ -107,7 +108,7 @@ struct ClusterLink {
     expire_at: Option<Instant>,
     /// Workers have a backlog.
     is_delayed: bool,
-    /// Clients know of an outage.
+    /// Clients know about an outage.
     has_reported: bool,
 }
 
@@ -182,7 +183,7 @@ impl ClusterLink {
         self.finish_stored_writes();
     }
 
-    /// Waits for work, and meanwhile delivers publications of other nodes: they need nothing else of the thread.
+    /// Waits for work, and meanwhile delivers other nodes' publications: they need nothing else from the thread.
     fn wait_for_work(&mut self, events: &mut Events) {
         let mut now = Instant::now();
         let until = now + self.timeout(now);
@@ -255,7 +256,7 @@ impl ClusterLink {
         next.saturating_duration_since(now)
     }
 
-    /// Does the work of every second.
+    /// Does the work that is due each second.
     fn beat(&mut self, now: Instant) {
         if now < self.beat_at && !self.cluster().beats_now.swap(false, Ordering::AcqRel) {
             return;
@@ -306,12 +307,12 @@ impl ClusterLink {
         self.receiver.update_key_nodes(now);
     }
 
-    /// Notifies clients of an outage, and of its end.
+    /// Notifies clients about an outage and its end.
     fn report(&mut self, now: Instant) {
         let away = self.cluster().away_for(now);
         let is_away = away.is_some_and(|time| self.has_reported || time >= REPORT_DELAY);
         let connections = self.receiver.hub.connections();
-        // In a shorter outage, only the welcome of a new client may say so.
+        // In a shorter outage, only a new client's welcome may say so.
         let knows_short_outage = away.is_none() && connections.has_isolated.swap(false, Ordering::AcqRel);
         if is_away != self.has_reported || knows_short_outage {
             self.has_reported = is_away;
@@ -326,7 +327,7 @@ impl ClusterLink {
         }
     }
 
-    /// Receives the socket's input. Returns whether it was publications of other nodes, and there is nothing else to do.
+    /// Receives the socket's input. Returns whether it was other nodes' publications, and there is nothing else to do.
     fn flush_receiver(&mut self, now: Instant) -> bool {
         match self.receive(now) {
             Ok(has_work) => {
@@ -357,7 +358,7 @@ impl ClusterLink {
         }
     }
 
-    /// Receives the socket's input. Returns whether it was more than publications of other nodes.
+    /// Receives the socket's input. Returns whether it was more than other nodes' publications.
     fn receive(&mut self, now: Instant) -> Result<bool, String> {
         let Some(connection) = &mut self.connection else { return Ok(true) };
         self.is_delayed = false;
@@ -408,7 +409,7 @@ impl ClusterLink {
         Ok(has_work)
     }
 
-    /// Sends output that the last work of this turn has added.
+    /// Sends output that this turn's last work has added.
     fn send(&mut self) {
         let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
             return;
@@ -418,7 +419,7 @@ impl ClusterLink {
         }
     }
 
-    /// Acknowledges writes of durable keys that are stored, and whose changes the kernel sends to the broker also if this
+    /// Acknowledges durable-key writes that are stored, and whose changes the kernel sends to the broker also if this
     /// process is killed.
     fn finish_stored_writes(&self) {
         let waiting = self.cluster().outbox.waiting();
@@ -444,7 +445,7 @@ impl ClusterLink {
     /// Notifies the other nodes, which otherwise wait for heartbeats.
     fn leave(&mut self) {
         let cluster = Arc::clone(self.cluster());
-        // Its last changes, which the successor of the owner continues.
+        // Its last changes, which the owner's successor continues.
         self.receiver.keys.run(&*cluster, Instant::now());
         cluster.send_leave();
         let begin = Instant::now();

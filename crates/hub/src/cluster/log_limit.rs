@@ -1,10 +1,10 @@
-//! Limits of log lines that other nodes and the broker cause.
+//! Limits for log lines that other nodes and the broker cause.
 
 use std::time::Instant;
 
 use sinews_server::LogLimit;
 
-/// Limits of the lines that nodes cause, by kind.
+/// Limits for the lines that nodes cause, by kind.
 #[derive(Debug, Default)]
 pub(super) struct LogLimits {
     pub(super) joined: LogLimit,
@@ -14,10 +14,10 @@ pub(super) struct LogLimits {
     pub(super) rejected: LogLimit,
 }
 
-/// Limit of the lines about keys that this node lacks.
+/// Limit for lines about keys that this node lacks.
 pub(super) static LACKED_KEYS: LogLimit = LogLimit::new();
 
-/// Logs that this node has no memory for the keys of a topic.
+/// Logs that this node has no memory for a topic's keys.
 pub(super) fn log_excess_keys(topic: &str, now: Instant) {
     if let Some(omitted) = LACKED_KEYS.permit(now) {
         tracing::error!(

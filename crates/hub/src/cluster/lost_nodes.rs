@@ -44,7 +44,7 @@ impl LostNodes {
         self.lock().retain(|lost| lost.id != id);
     }
 
-    /// The names of the lost nodes. While the broker is away, no node can return: they are lost for longer.
+    /// Returns the names of the lost nodes. While the broker is away, no node can return: they are lost for longer.
     pub(super) fn names(&self, is_connected: bool, now: Instant) -> Vec<String> {
         let mut lost = self.lock();
         lost.retain(|lost| !is_connected || now.saturating_duration_since(lost.at) < MISSING_TIME);

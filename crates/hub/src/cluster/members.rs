@@ -1,5 +1,5 @@
-//! Presence over all nodes: each node announces the changes of its own members, numbered in order. A node that misses a
-//! number requests the whole presence of the other node, which sends it in parts.
+//! Presence over all nodes: each node announces its own members' changes, numbered in order. A node that misses a
+//! number requests the other node's whole presence, which arrives in parts.
 //!
 //! ```text
 //!   changes   number 8 B · topics
@@ -8,7 +8,7 @@
 //!   member    id (length 1 B, or 255 and 2 B) · connections 4 B · info (length 2 B)
 //! ```
 //!
-//! All numbers of connections are totals, not differences: to apply a later part or change, or one twice, does no harm.
+//! All connection counts are totals, not differences: to apply a later part or change, or one twice, does no harm.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,49 +19,49 @@ use sinews_server::{LogLimit, Member, OwnPresence, Publisher};
 
 use super::message::NodeId;
 
-/// Maximum number of members in one message: some tens of KiB.
+/// Maximum members in one message: some tens of KiB.
 const MEMBERS_PER_MESSAGE: usize = 256;
 
-/// Bytes of a member with the longest id and info, in a topic with the longest name.
+/// Bytes for a member with the longest id and info, in a topic with the longest name.
 const MEMBER_BYTES_MAX: usize = 1_920;
 
-/// Marks the id of a member with as many bytes or more, whose length follows.
+/// Marks a member's id with as many bytes or more, whose length follows.
 const LONG_ID: u8 = u8::MAX;
 
-/// Maximum number of members that are changed at once in the table of this node, which is locked meanwhile.
+/// Maximum members that are changed at once in this node's table, which is locked meanwhile.
 const MEMBERS_PER_CHANGE: usize = 1_000;
 
 /// Interval between requests for the same presence.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Limit of the lines about members that exceed the limit of memory.
+/// Limit for lines about members that exceed the memory limit.
 static EXCESS_LINES: LogLimit = LogLimit::new();
 
-/// Flags of a part of a snapshot.
+/// Flags for a snapshot part.
 pub(super) const FIRST_PART: u8 = 1;
 pub(super) const LAST_PART: u8 = 2;
 
 /// Parts have numbers from 1 to this one, and then from 1 again. Earlier versions send 0, and ignore numbers.
 const PART_MAX: u8 = 63;
 
-/// Bits of the flags below the number of the part.
+/// Flag bits below the part's number.
 const PART_SHIFT: u32 = 2;
 
-/// Number of the part after another one; 0 precedes the first.
+/// Returns the next part's number; 0 precedes the first.
 fn next_part(part: u8) -> u8 {
     part % PART_MAX + 1
 }
 
-/// Number of members in one message of the broker, which has this limit in bytes.
+/// Returns how many members fit in one message to the broker, which has this limit in bytes.
 pub(super) fn members_per_message(max_payload: usize) -> usize {
     (max_payload / MEMBER_BYTES_MAX).clamp(1, MEMBERS_PER_MESSAGE)
 }
 
-/// Presence of the other nodes.
+/// The other nodes' presence.
 #[derive(Debug, Default)]
 pub(super) struct RemotePresence(HashMap<NodeId, NodePresence>);
 
-/// Presence of one node.
+/// One node's presence.
 #[derive(Debug, Default)]
 struct NodePresence {
     /// Number of the last applied changes.
@@ -84,7 +84,7 @@ struct Unnamed {
     members: HashSet<(Arc<str>, Arc<str>)>,
 }
 
-/// Connections of a node in a topic.
+/// A node's connections in a topic.
 #[derive(Debug, Default)]
 struct NodeTopic {
     connections: usize,
@@ -92,7 +92,7 @@ struct NodeTopic {
 }
 
 impl RemotePresence {
-    /// Applies changes of a node. Returns whether the whole presence of the node has to be requested.
+    /// Applies a node's changes. Returns whether the node's whole presence has to be requested.
     pub(super) fn apply_changes(
         &mut self,
         node: NodeId,
@@ -112,22 +112,22 @@ impl RemotePresence {
         known.request(now)
     }
 
-    /// Compares with the number in a heartbeat. Returns whether the whole presence of the node has to be requested.
+    /// Compares with the number in a heartbeat. Returns whether the node's whole presence has to be requested.
     pub(super) fn compare(&mut self, node: NodeId, number: u64, now: Instant) -> bool {
         let known = self.0.entry(node).or_default();
         known.is_complete = known.applied == number && (known.is_complete || number == 0);
         known.request(now)
     }
 
-    /// Applies a part of a snapshot.
+    /// Applies a snapshot part.
     pub(super) fn apply_snapshot(&mut self, node: NodeId, body: &[u8], publisher: &Publisher, now: Instant) {
         let Some(([number @ .., flags], rest)) = body.split_first_chunk::<9>() else { return };
         let number = number.first_chunk::<8>().map_or(0, |number| u64::from_le_bytes(*number));
         let known = self.0.entry(node).or_default();
         if flags & FIRST_PART != 0 {
             known.begin_snapshot();
-            // All changes up to this number came before; later changes must not be missed. It is lower than before if another
-            // program has sent a higher one, or the process was restored from a snapshot of its machine.
+            // All changes up to this number came before; later changes must not be missed. It is lower than before if
+            // another program has sent a higher one, or the process was restored from a machine snapshot.
             known.applied = number;
             known.is_complete = true;
         }
@@ -143,7 +143,7 @@ impl RemotePresence {
         }
     }
 
-    /// Removes the members of a node.
+    /// Removes a node's members.
     pub(super) fn remove(&mut self, node: NodeId, publisher: &Publisher) {
         let Some(mut removed) = self.0.remove(&node) else { return };
         let topics: Vec<Arc<str>> = removed.topics.keys().cloned().collect();
@@ -162,7 +162,7 @@ impl NodePresence {
         true
     }
 
-    /// Applies the topics of a message; the rest of a malformed message is ignored.
+    /// Applies a message's topics; the rest of a malformed message is ignored.
     fn apply(&mut self, mut body: &[u8], publisher: &Publisher) {
         while let Some((topic, rest)) = read_topic(body) {
             self.apply_topic(topic, publisher);
@@ -215,7 +215,7 @@ impl NodePresence {
         }
     }
 
-    /// Notes a part of a snapshot by its flags.
+    /// Notes a snapshot part by its flags.
     fn note_part(&mut self, flags: u8) {
         let Some(unnamed) = &mut self.unnamed else { return };
         let part = flags >> PART_SHIFT;
@@ -345,8 +345,8 @@ impl PresenceSnapshotSender {
         Self { requesters, topics, partial: None, part: 0, is_first: true }
     }
 
-    /// The next part of at most this many members, with the number of the last announced changes; and whether it is the
-    /// last.
+    /// Returns the next part with at most this many members, with the number of the last announced changes; and whether
+    /// it is the last.
     pub(super) fn next(&mut self, number: u64, members_max: usize, publisher: &Publisher) -> (Vec<u8>, bool) {
         let mut body = number.to_le_bytes().to_vec();
         body.push(0);

@@ -30,7 +30,7 @@ impl Cluster {
         }
     }
 
-    /// Logs a node beyond the limit of nodes.
+    /// Logs a node beyond the node limit.
     pub(super) fn log_excess(&self, node: NodeId, now: Instant) {
         if let Some(omitted) = self.log_limits.excess.permit(now) {
             let limit = NODES_MAX;

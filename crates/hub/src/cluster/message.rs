@@ -1,6 +1,6 @@
 //! Messages between nodes.
 //!
-//! A message is a head of fixed length and a body. Nodes take no part of a client's payload for a head: a payload is the
+//! A message is a fixed-length head and a body. Nodes take no part of a client's payload for a head: a payload is the
 //! last field of its publication, behind its length.
 //!
 //! ```text
@@ -12,12 +12,12 @@
 //!   others        JSON, and members.rs
 //! ```
 //!
-//! Integers are little endian. Nodes ignore messages of another version, and of a kind that they do not know.
+//! Integers are little endian. Nodes ignore messages with another version, or an unknown kind.
 //!
-//! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from 128 on
-//! a field without which the publication must not be delivered; and another kind of content. This version skips such a
-//! publication, and delivers the others of the message. In JSON, further fields are ignored; the messages about keys ignore
-//! bytes behind their end.
+//! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from
+//! 128 on a field without which the publication must not be delivered; and another content kind. This version skips
+//! such a publication, and delivers the message's other publications. In JSON, further fields are ignored; the messages
+//! about keys ignore bytes behind their end.
 
 use std::fmt;
 
@@ -30,10 +30,10 @@ use crate::wire::ContentKind;
 /// Version of all messages.
 const VERSION: u8 = 1;
 
-/// Length of a head in bytes.
+/// Head length in bytes.
 pub(super) const HEAD: usize = 34;
 
-/// A process of the cluster: its random id, and when it started in microseconds since 1970.
+/// A cluster process: its random id, and when it started in microseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NodeId {
     pub(crate) id: u128,
@@ -54,27 +54,27 @@ pub(super) enum MessageKind {
     Heartbeat = 1,
     /// The node leaves.
     Leave = 2,
-    /// Changes of the presence of the node's own connections.
+    /// Presence changes of the node's own connections.
     PresenceChanges = 3,
     /// The whole presence of the node's own connections, in parts.
     PresenceSnapshot = 4,
     /// The sender requests the whole presence.
     PresenceRequest = 5,
-    /// A command of the HTTP API.
+    /// An HTTP API command.
     Command = 6,
-    /// The result of a command.
+    /// A command's result.
     Result = 7,
-    /// Changes of keys that the node owns.
+    /// Changes to keys that the node owns.
     KeyChanges = 8,
     /// The topics whose keys the node owns, in parts.
     KeyCatalogue = 9,
-    /// The sender requests a catalogue, or the keys of a topic.
+    /// The sender requests a catalogue, or a topic's keys.
     KeyRequest = 10,
-    /// The keys of a topic, in parts.
+    /// A topic's keys, in parts.
     KeyState = 11,
-    /// A write of a key, for the owner.
+    /// A key write, for the owner.
     KeyWrite = 12,
-    /// The result of a write of a key.
+    /// A key write's result.
     KeyResult = 13,
     /// The positions of durable keys that the node has, and that no node owns.
     KeyPositions = 14,
@@ -108,7 +108,7 @@ impl MessageKind {
 pub(super) struct NodeMessageHead {
     pub(super) kind: MessageKind,
     pub(super) node: NodeId,
-    /// Counts the messages of the node, so that a receiver with overlapping subscriptions finds duplicates.
+    /// Counts the node's messages, so that a receiver with overlapping subscriptions finds duplicates.
     pub(super) number: u64,
 }
 
@@ -120,7 +120,7 @@ impl NodeMessageHead {
         out.extend_from_slice(&self.number.to_le_bytes());
     }
 
-    /// The head and the body of a message; `None` if it is no message of this version.
+    /// Returns a message's head and body; `None` if it is no message with this version.
     pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
         let (head, body) = message.split_first_chunk::<HEAD>()?;
         let [version, kind, rest @ ..] = head;
@@ -143,16 +143,16 @@ pub(super) fn write_topic(out: &mut Vec<u8>, topic: &str) {
 /// Length of a publication besides its payload.
 pub(super) const PUBLICATION_HEAD: usize = 5;
 
-/// Bit of the kind of a publication that excludes a connection.
+/// Bit in the kind for a publication that excludes a connection.
 const EXCLUDES: u8 = 1 << 7;
 
 /// Length of an excluded connection.
 pub(super) const EXCLUDED: usize = 12;
 
-/// Bit of the kind of a publication with fields. This version writes none.
+/// Bit in the kind for a publication with fields. This version writes none.
 const HAS_FIELDS: u8 = 1 << 6;
 
-/// Lowest id of a field that a receiver has to know.
+/// Lowest id for a field that a receiver has to know.
 const REQUIRED_FIELD: u8 = 128;
 
 /// Adds a publication.
@@ -178,7 +178,7 @@ pub(super) fn write_publication(
     out.extend_from_slice(payload);
 }
 
-/// A publication of another node.
+/// Another node's publication.
 pub(super) struct NodePublication {
     /// Index in its message.
     pub(super) index: u64,
@@ -187,8 +187,8 @@ pub(super) struct NodePublication {
     pub(super) exclude: Option<ConnectionId>,
 }
 
-/// Reads the topic and the publications of a body, but those of a later version that must not be delivered; `None` if it is
-/// malformed.
+/// Reads a body's topic and publications, but not publications from a later version that must not be delivered; `None`
+/// if it is malformed.
 pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublication>)> {
     let (length, rest) = body.split_first_chunk::<2>()?;
     let (topic, mut rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
@@ -226,7 +226,7 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
     rest.is_empty().then_some((topic, publications))
 }
 
-/// Reads fields, of which this version knows none; returns whether the publication may be delivered nevertheless, and the
+/// Reads fields, all unknown to this version; returns whether the publication may be delivered nevertheless, and the
 /// bytes behind the fields.
 fn read_fields(bytes: &[u8]) -> Option<(bool, &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
@@ -280,7 +280,7 @@ mod tests {
         assert!(framed.contains("\"data\":{}"), "{framed}");
     }
 
-    /// The payloads of the publications that are delivered, with their indexes.
+    /// Returns the payloads of the publications that are delivered, with their indexes.
     fn delivered(body: &[u8]) -> Option<Vec<(u64, String)>> {
         let (_, publications) = read_publications(body)?;
         let text = |it: NodePublication| (it.index, it.content.framed_text("t", None));
@@ -332,7 +332,7 @@ mod tests {
         for fields in [vec![0], vec![0, 1, 0], vec![0, 0, 0, 0]] {
             assert_eq!(delivered(&added(HAS_FIELDS, fields)), None, "a field is cut off");
         }
-        // A later version may send other kinds of messages: of these, the head alone is read.
+        // A later version may send other kinds of messages: their heads alone are read.
         let mut message = message();
         message[1] = MessageKind::KeyPositions as u8 + 1;
         assert_eq!(NodeMessageHead::read(&message), None);

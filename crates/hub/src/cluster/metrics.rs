@@ -1,4 +1,4 @@
-//! Metrics of the cluster.
+//! Cluster metrics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) struct ClusterMetrics {
     keys: KeyMetrics,
 }
 
-/// Metrics of the keys that the nodes share.
+/// Metrics about the keys that the nodes share.
 #[derive(Debug)]
 struct KeyMetrics {
     owned: u64,

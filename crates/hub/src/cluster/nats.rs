@@ -6,13 +6,13 @@ use serde_json::json;
 use super::options::ClusterOptions;
 use super::protocol::{BrokerEvent, Received, with_remedy};
 
-/// Longest line: `INFO` of a server with many addresses.
+/// Longest line: `INFO` from a server with many addresses.
 const LINE_MAX: usize = 64 << 10;
 
 /// Largest payload that is accepted; servers have lower limits.
 const PAYLOAD_MAX: usize = 64 << 20;
 
-/// Smallest payload limit of a server: a message with one topic and its keys, or one member, is smaller.
+/// Smallest payload limit for a server: a message with one topic and its keys, or one member, is smaller.
 const PAYLOAD_MIN: usize = 8 << 10;
 
 /// Payload limit of a server that names none: the default of NATS.
@@ -137,7 +137,7 @@ impl NatsClient {
     }
 }
 
-/// The payload length of `MSG subject id [reply] length`.
+/// Returns the payload length in `MSG subject id [reply] length`.
 fn message_length(line: &[u8]) -> Option<usize> {
     let text = std::str::from_utf8(line.rsplit(|byte| *byte == b' ').next()?).ok()?;
     text.parse().ok().filter(|length| *length <= PAYLOAD_MAX)
@@ -147,7 +147,7 @@ fn line_too_long() -> String {
     format!("a line of the server exceeds {LINE_MAX} bytes")
 }
 
-/// The beginning of a line, for errors.
+/// Returns the beginning of a line, for errors.
 fn brief(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().take(200).collect()
 }

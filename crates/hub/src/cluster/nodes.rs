@@ -11,8 +11,8 @@ use super::times::NODE_TIMEOUT;
 use crate::access::auth::revocations::RevocationDigest;
 use crate::model::nodes::{ReportRole, ReportingNodes};
 
-/// Maximum number of other nodes. Further nodes are ignored, with a warning, unless they can take the place of a node that
-/// has sent one heartbeat only.
+/// Maximum other nodes. Further nodes are ignored, with a warning, unless they can replace a node that has sent one
+/// heartbeat only.
 pub(super) const NODES_MAX: usize = 255;
 
 /// Time between two heartbeats after which a node may own keys: a single message is no node.
@@ -39,7 +39,7 @@ pub(crate) struct Heartbeat {
     /// It has replaced processes with its id that started earlier: their members have moved.
     #[serde(default)]
     pub(crate) serving: bool,
-    /// Its part in reports of the state of topics.
+    /// Its part in reports about topics' state.
     #[serde(default)]
     pub(crate) reports: ReportRole,
     /// Its keys, once it shares them.
@@ -76,9 +76,10 @@ struct ReceivedNumbers {
 }
 
 impl ReceivedNumbers {
-    /// Returns whether a message is new. Messages arrive in order, with small exceptions at brokers of several servers, and
-    /// duplicates arrive one after the other. So a number below the window of 128 messages is no duplicate: the numbers begin
-    /// again there, since another program has sent a higher one, or the process was restored from a snapshot of its machine.
+    /// Returns whether a message is new. Messages arrive in order, with small exceptions at brokers with several
+    /// servers, and duplicates arrive one after the other. So a number below the 128-message window is no duplicate:
+    /// the numbers begin again there, since another program has sent a higher one, or the process was restored from a
+    /// machine snapshot.
     fn insert(&mut self, number: u64) -> bool {
         if number > self.highest {
             let shift = u32::try_from(number - self.highest).unwrap_or(u32::MAX);
@@ -105,7 +106,7 @@ impl Nodes {
             || self.0.values().any(|node| !node.is_established)
     }
 
-    /// Notes a message of a node. Returns whether it is new, and not a duplicate by an overlapping subscription.
+    /// Notes a node's message. Returns whether it is new, and not a duplicate by an overlapping subscription.
     pub(super) fn receive(&mut self, id: NodeId, number: u64, now: Instant) -> bool {
         if self.0.len() >= NODES_MAX && !self.0.contains_key(&id) {
             let others = self.0.iter().filter(|(_, node)| !node.is_established);
@@ -134,7 +135,7 @@ impl Nodes {
         node.heartbeat.replace(heartbeat).is_none()
     }
 
-    /// Whether messages of a node have arrived, and it has neither left nor expired.
+    /// Returns whether messages from a node have arrived, and it has neither left nor expired.
     pub(super) fn contains(&self, id: NodeId) -> bool {
         self.0.contains_key(&id)
     }
@@ -170,16 +171,16 @@ impl Nodes {
         later.into_iter().any(|(_, heartbeat)| heartbeat.serving)
     }
 
-    /// Earlier processes with the id of a node.
+    /// Returns earlier processes with a node's id.
     pub(super) fn predecessors(&self, id: NodeId) -> Vec<NodeId> {
         self.0.keys().filter(|other| other.id == id.id && other.start < id.start).copied().collect()
     }
 
-    /// The ids of the nodes that report topics, with this node's id if it does, and whether an older node is going to. Of
-    /// several processes with the same id, the last one that serves counts.
+    /// Returns the ids of the nodes that report topics, with this node's id if it does, and whether an older node is
+    /// going to. If several processes have the same id, the last one that serves counts.
     pub(super) fn reporters(&self, own: NodeId, role: ReportRole) -> (Vec<u128>, bool) {
         let mut roles: BTreeMap<u128, (u64, ReportRole)> = BTreeMap::new();
-        // In the order of their starts.
+        // Ordered by their starts.
         for (node, heartbeat) in self.iter().filter(|(_, heartbeat)| heartbeat.serving) {
             roles.insert(node.id, (node.start, heartbeat.reports));
         }
@@ -191,7 +192,7 @@ impl Nodes {
         (reporters.map(|(id, _)| *id).collect(), has_older_candidate)
     }
 
-    /// The process that reports a topic; without reporters, one of those that serve, and the same at all nodes.
+    /// Returns the process that reports a topic; without reporters, one that serves, and the same at all nodes.
     pub(super) fn owner(&self, topic: &str, own: NodeId, role: ReportRole) -> NodeId {
         let serving = || self.iter().filter(|(_, heartbeat)| heartbeat.serving).map(|(node, _)| node);
         let (mut reporters, _) = self.reporters(own, role);
@@ -199,18 +200,18 @@ impl Nodes {
             reporters = serving().map(|node| node.id).chain([own.id]).collect();
         }
         let owner = ReportingNodes { reporters, ..ReportingNodes::default() }.owner(topic);
-        // In the order of their starts.
+        // Ordered by their starts.
         let process = serving().filter(|node| node.id != own.id && Some(node.id) == owner).last();
         process.unwrap_or(own)
     }
 
-    /// The processes that share keys: of several with the same id, the last one that serves.
+    /// Returns the processes that share keys: if several have the same id, the last one that serves.
     pub(super) fn key_nodes(&self, own: u128) -> KeyNodes {
         let established = self.0.iter().filter(|(_, node)| node.is_established);
         let sharing = established.filter(|(id, node)| {
             id.id != own && node.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.keys.is_some())
         });
-        // In the order of their starts.
+        // Ordered by their starts.
         sharing.map(|(id, _)| (id.id, *id)).collect()
     }
 
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(new, [1, 2, 5, 4, 3, 6, 200, 73, 199, 1_000, 999]);
     }
 
-    /// A forged number, or a process that was restored from a snapshot of its machine.
+    /// A forged number, or a process that was restored from a machine snapshot.
     #[test]
     fn highest_number_does_not_mute_a_node() {
         for forged in [u64::MAX, u64::MAX - 1, 1 << 40, 2_000] {
@@ -330,7 +331,7 @@ mod tests {
     fn one_node_reports_a_cache_channel_without_an_event() {
         let now = Instant::now();
         let ids: Vec<NodeId> = (1..=3).map(|id| NodeId { id, start: id as u64 }).collect();
-        // What a node knows of the others.
+        // What a node knows about the others.
         let known = |own: NodeId, reporters: &[u128]| {
             let mut nodes = Nodes::default();
             for node in ids.iter().filter(|node| **node != own) {

@@ -1,4 +1,4 @@
-//! Lists the nodes of a cluster from outside, by their heartbeats.
+//! Lists a cluster's nodes from outside, by their heartbeats.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ impl ClusterNode {
 /// Time in which each living node sends a heartbeat, also if one is late.
 const OBSERVED: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 * 5 / 2);
 
-/// Lists the living nodes of a cluster by name, without joining it. Takes two and a half seconds: two intervals
-/// of heartbeats, and some delay.
+/// Lists a cluster's living nodes by name, without joining it. Takes two and a half seconds: two heartbeat intervals,
+/// and some delay.
 ///
 /// # Errors
 /// [`HubErrorKind::Broker`]: the broker does not answer within the timeout, or rejects the login.

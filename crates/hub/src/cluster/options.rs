@@ -1,4 +1,4 @@
-//! Options of a cluster.
+//! Cluster options.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::error::{HubError, HubErrorKind};
 
-/// Options of a cluster of servers: the broker that connects its nodes, and the identity of this node.
+/// Options for a server cluster: the broker that connects its nodes, and this node's identity.
 ///
 /// ```
 /// use sinews_hub::ClusterOptions;
@@ -24,7 +24,7 @@ pub struct ClusterOptions {
     pub(crate) hosts: Vec<String>,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// Prefix of all subjects and channels.
+    /// Prefix for all subjects and channels.
     pub(crate) prefix: String,
     pub(crate) name: Option<String>,
 }
@@ -36,19 +36,19 @@ pub(crate) enum BrokerKind {
     Redis,
 }
 
-/// Prefix of subjects and channels by default.
+/// Default prefix for subjects and channels.
 const PREFIX: &str = "sinews";
 
 /// Longest prefix in bytes, so that a subject fits the control line of NATS (4 KiB) with the longest topic.
 const PREFIX_MAX: usize = 64;
 
-/// Longest name of a node in bytes.
+/// Maximum node name in bytes.
 const NAME_MAX: usize = 64;
 
 impl ClusterOptions {
-    /// Parses the URL of a broker: `nats://[user:password@]host[:port][,host…]` or `redis://…`; with TLS `nats+tls://`
-    /// and `rediss://`. `nats://token@host` has a token. `?prefix=NAME` separates clusters at one broker: all nodes of
-    /// a cluster have the same prefix, `sinews` by default. Redis supports one host.
+    /// Parses a broker's URL: `nats://[user:password@]host[:port][,host…]` or `redis://…`; with TLS `nats+tls://` and
+    /// `rediss://`. `nats://token@host` has a token. `?prefix=NAME` separates clusters at one broker: all nodes in a
+    /// cluster have the same prefix, `sinews` by default. Redis supports one host.
     ///
     /// # Errors
     /// [`HubErrorKind::Url`], with the reason, and without the URL, which may have a password.
@@ -92,15 +92,15 @@ impl ClusterOptions {
         Ok(Self { engine, has_tls, hosts, user, password, prefix, name: None })
     }
 
-    /// Sets the password of the broker's user, instead of one in the URL.
+    /// Sets the broker user's password, in place of a password in the URL.
     #[must_use]
     pub fn with_password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
     }
 
-    /// Sets the name of this node, for lists of nodes. Default: the host name. Nodes are identified by a random id, so
-    /// names need not differ.
+    /// Sets this node's name, for node lists. Default: the host name. Nodes are identified by a random id, so names
+    /// need not differ.
     ///
     /// # Errors
     /// [`HubErrorKind::Setting`]: the name has not 1 to 64 bytes, or has control characters.

@@ -20,25 +20,25 @@ use super::subject::Subjects;
 use crate::model::connection_id::ConnectionId;
 use crate::wire::ContentKind;
 
-/// Limit of publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
-/// some tens of milliseconds of a fast network.
+/// Limit for publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
+/// some tens of milliseconds on a fast network.
 const WAITING_MAX: usize = 16 << 20;
 
-/// Bytes that the link's thread has not written, above which it takes no more: the limits of what waits apply then.
+/// Bytes that the link's thread has not written, above which it takes no more: the limits for waiting bytes apply then.
 const TAKEN_MAX: usize = 256 << 10;
 
 /// Limit of all bytes that wait for the broker: commands and messages of nodes, which are not dropped. Four times
 /// [`WAITING_MAX`], so that only a broker that does not read reaches it; then the connection is given up.
 const UNSENT_MAX: usize = 4 * WAITING_MAX;
 
-/// Unanswered pings: 4 MiB. Redis may reject each of them, by its rights; then the oldest are forgotten, and the
-/// results of their subscriptions are unknown.
+/// Unanswered pings: 4 MiB. Redis may reject each ping, by its rights; then the oldest are forgotten, and their
+/// subscriptions' results are unknown.
 const PINGS_MAX: usize = 1 << 18;
 
-/// Limit of the publications in one message in bytes: the work of a broker for a message is small beside its bytes then.
+/// Limit for the publications in one message in bytes: the broker's work for a message is small beside its bytes then.
 const BATCH_MAX: usize = 32 << 10;
 
-/// Limit of the lines about messages that exceed the largest message of the broker.
+/// Limit for lines about messages that exceed the broker's largest message.
 static LARGE_LINES: LogLimit = LogLimit::new();
 
 /// Messages for the broker.
@@ -68,7 +68,7 @@ pub(super) enum PingPurpose {
 /// The nodes that receive a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Audience {
-    /// The nodes with subscribers of the topic.
+    /// The nodes with subscribers to the topic.
     Subscribers,
     AllNodes,
 }
@@ -78,7 +78,7 @@ pub(super) enum Audience {
 pub(crate) struct LinkCounters {
     /// Publications passed to the broker.
     pub(crate) sent: AtomicU64,
-    /// Publications of other nodes delivered here.
+    /// Other nodes' publications delivered here.
     pub(crate) received: AtomicU64,
     /// Publications not passed to the broker: it is unreachable, too many wait, or the message exceeds its limit.
     pub(crate) dropped_away: AtomicU64,
@@ -93,7 +93,7 @@ pub(crate) struct LinkCounters {
 struct OutboxState {
     /// Commands for the broker.
     bytes: Vec<u8>,
-    /// The subject and the message of the publications that the next one may join.
+    /// The subject and the message for the publications that the next one may join.
     subject: String,
     topic: String,
     audience: Audience,
@@ -107,7 +107,7 @@ struct OutboxState {
     direct: Option<DirectWriter>,
     /// The broker omits replies to publications on request.
     skips_replies: bool,
-    /// The first bytes are the rest of a command that the broker has in part.
+    /// The first bytes complete a command that the broker has in part.
     is_partial: bool,
 }
 
@@ -138,7 +138,7 @@ impl Outbox {
         }
     }
 
-    /// Sets the waker of the link's thread. The first call sets it.
+    /// Sets the waker for the link's thread. The first call sets it.
     pub(super) fn set_waker(&self, waker: Waker) {
         let _ = self.waker.set(waker);
     }
@@ -174,7 +174,7 @@ impl Outbox {
         state.skips_replies = skips_replies;
     }
 
-    /// Opens for publications after a login, with the broker's limit of a payload.
+    /// Opens for publications after a login, with the broker's payload limit.
     pub(super) fn open(&self, max_payload: usize) {
         let mut state = self.lock();
         state.max_payload = max_payload;
@@ -197,8 +197,8 @@ impl Outbox {
         state.is_partial = false;
     }
 
-    /// Moves the waiting bytes behind the output of the link's thread, unless the broker is slow: then they wait here, up to
-    /// their limit, and the method returns `false`. `unwritten` is the number of bytes of the output that the thread has not
+    /// Moves the waiting bytes behind the link thread's output, unless the broker is slow: then they wait here, up to
+    /// their limit, and the method returns `false`. `unwritten` is the number of output bytes that the thread has not
     /// written yet.
     pub(super) fn take(&self, out: &mut Vec<u8>, unwritten: usize) -> bool {
         self.note_awake();
@@ -282,12 +282,12 @@ impl Outbox {
         self.kind
     }
 
-    /// Largest message of the broker in bytes.
+    /// Returns the broker's maximum message size in bytes.
     pub(super) fn max_payload(&self) -> usize {
         self.lock().max_payload.saturating_sub(HEAD)
     }
 
-    /// Number of members in one message.
+    /// Returns the maximum members in one message.
     pub(super) fn members_max(&self) -> usize {
         members_per_message(self.max_payload())
     }
@@ -375,7 +375,7 @@ impl Outbox {
         self.wake();
     }
 
-    /// Adds a command, and the purpose of its ping, if it has one.
+    /// Adds a command, and its ping's purpose, if it has one.
     fn command(&self, write: impl FnOnce(BrokerKind, &mut Vec<u8>), ping: impl Into<Option<PingPurpose>>) {
         let mut state = self.lock();
         // Publications before the command stay before it.
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(outbox.counters.dropped_away.load(Ordering::Relaxed), 1);
     }
 
-    /// The lengths of the messages that wait.
+    /// Returns the lengths of the messages that wait.
     fn message_lengths(outbox: &Outbox) -> Vec<usize> {
         let bytes = taken(outbox);
         let (mut rest, mut lengths) = (&bytes[..], Vec::new());

@@ -10,8 +10,8 @@ use futures_util::stream::{FuturesUnordered, Stream as _};
 
 use super::outbox::Outbox;
 
-/// Maximum number of pending futures; further ones are rejected. Each waits for connections, which execute at most 64
-/// commands at a time, or for other nodes, which have 2 s.
+/// Maximum pending futures; further ones are rejected. Each waits for connections, which execute at most 64 commands at
+/// a time, or for other nodes, which have 2 s.
 const PENDING_MAX: usize = 1_024;
 
 /// Futures that the link's thread polls; their wakers wake it.
@@ -49,7 +49,7 @@ impl<T> PendingWork<T> {
         has_room
     }
 
-    /// The output of a future that has completed.
+    /// Returns the output of a completed future.
     pub(super) fn next_done(&mut self) -> Option<T> {
         match Pin::new(&mut self.futures).poll_next(&mut Context::from_waker(&self.waker)) {
             Poll::Ready(done) => done,

@@ -1,4 +1,4 @@
-//! The client protocol of a broker, without I/O: subscriptions and publications.
+//! A broker's client protocol, without I/O: subscriptions and publications.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::{nats, redis};
 /// What a broker has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BrokerEvent {
-    /// Nothing of interest.
+    /// Nothing relevant.
     Other,
     /// The broker expects an answer: [`BrokerClient::write_pong`].
     Ping,
@@ -22,7 +22,7 @@ pub(super) enum BrokerEvent {
     StartTls,
     /// The login has succeeded.
     Ready,
-    /// The answer to a ping; at Redis with the id of the subscription before it, if that was its purpose.
+    /// The answer to a ping; at Redis with the preceding subscription's id, if that was its purpose.
     Pong(Option<u64>),
     /// A message of a subscription: the range of its payload.
     Message(Range<usize>),
@@ -38,14 +38,14 @@ pub(super) enum BrokerClient {
     Redis(RedisClient),
 }
 
-/// Adds the remedy to an error text of a missing right: `NOPERM` at Redis, a violation of permissions at NATS.
+/// Adds the remedy to an error text about a missing right: `NOPERM` at Redis, a permissions violation at NATS.
 pub(super) fn with_remedy(text: String) -> String {
     let is_right = text.contains("NOPERM") || text.to_ascii_lowercase().contains("permissions violation");
     if is_right { text + "; grant the rights that the documentation of clusters lists" } else { text }
 }
 
 impl BrokerClient {
-    /// A client; `own` is a subject of this connection alone, if it publishes.
+    /// A client; `own` is this connection's own subject, if it publishes.
     pub(super) fn new(options: &ClusterOptions, own: Option<&str>) -> Self {
         match options.engine {
             BrokerKind::Nats => Self::Nats(NatsClient::new(options)),
@@ -89,7 +89,7 @@ impl BrokerClient {
         }
     }
 
-    /// Largest payload of a message in bytes.
+    /// Returns a message's maximum payload in bytes.
     pub(super) fn max_payload(&self) -> usize {
         match self {
             Self::Nats(client) => client.max_payload(),
@@ -142,7 +142,7 @@ impl BrokerKind {
         }
     }
 
-    /// Pings for the result of a subscription.
+    /// Pings for a subscription's result.
     pub(super) fn ping_for(self, out: &mut Vec<u8>, subscription: u64) {
         match self {
             Self::Nats => nats::ping(out),

@@ -1,4 +1,4 @@
-//! Handles the messages of other nodes, on the thread that is connected with them.
+//! Handles other nodes' messages, on the thread that is connected with them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::model::publication::{Publication, PublicationOrigin, PublicationSende
 use crate::policy::LivePolicy;
 use crate::topics::HubTopics;
 
-/// What handles messages of other nodes.
+/// Handler for other nodes' messages.
 pub(super) struct Receiver {
     pub(super) cluster: Arc<Cluster>,
     pub(super) hub: Arc<HubTopics>,
@@ -33,19 +33,19 @@ pub(super) struct Receiver {
     pub(super) publisher: Publisher,
     pub(super) remote: RemotePresence,
     pub(super) keys: KeyReplicator,
-    /// Nodes that need the whole presence of this node.
+    /// Nodes that need this node's whole presence.
     pub(super) requesters: Vec<NodeId>,
     pub(super) revocations: RevocationExchange,
     /// Results of commands that connections execute: the node that waits for one, and the id of its request.
     pub(super) results: PendingWork<(NodeId, u64, Value)>,
-    /// Requests for events of cache channels.
+    /// Requests for cache-channel events.
     pub(super) events: PendingEvents,
 }
 
 impl Receiver {
     /// Handles a message. Returns whether the thread may have more to do for it: not for publications.
     pub(super) fn receive(&mut self, message: &[u8], now: Instant) -> bool {
-        // Other versions of this program may send other messages.
+        // Other versions may send other messages.
         let Some((head, body)) = NodeMessageHead::read(message) else { return false };
         if head.node.id == self.cluster.node.id {
             return false;
@@ -125,9 +125,9 @@ impl Receiver {
         }
     }
 
-    /// Executes a command of another node, and sends its result.
+    /// Executes another node's command, and sends its result.
     fn execute(&mut self, node: NodeId, body: &[u8]) {
-        // Other versions of this program may send other commands.
+        // Other versions may send other commands.
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         match command {
             NodeCommand::Sync if !self.cluster.answers_sync(node) => return,
@@ -151,8 +151,8 @@ impl Receiver {
         }
     }
 
-    /// Sends the results of commands that connections have executed, and the revocations that other nodes have requested, and
-    /// delivers events that other nodes have retained.
+    /// Sends the results from commands that connections have executed, and the revocations that other nodes have
+    /// requested, and delivers events that other nodes have retained.
     pub(super) fn do_pending_work(&mut self) {
         self.revocations.send_parts(&self.cluster, self.live.policy().revocations());
         exchange_events(&mut self.events, &self.cluster, &self.hub, &self.publisher);
@@ -169,13 +169,13 @@ impl Receiver {
         }
     }
 
-    /// Compares the revocations of this node with the digest of a heartbeat.
+    /// Compares this node's revocations with a heartbeat's digest.
     fn compare_revocations(&mut self, node: NodeId, digest: Option<RevocationDigest>, now: Instant) {
         let own = digest.and_then(|digest| self.live.policy().revocations().digest_at(digest.time));
         self.revocations.compare(node, own.is_some() && own != digest, now);
     }
 
-    /// Requests the revocations of a node if they have differed from the revocations of this node for a while.
+    /// Requests a node's revocations if they have differed from this node's revocations for a while.
     pub(super) fn request_revocations(&mut self, now: Instant) {
         let cluster = &self.cluster;
         let requested = self.revocations.next_request(cluster.node, &cluster.lock_nodes(), now);

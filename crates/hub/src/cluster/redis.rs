@@ -11,7 +11,7 @@ pub(super) const MAX_PAYLOAD: usize = 512 << 20;
 /// Longest line: an error text.
 const LINE_MAX: usize = 64 << 10;
 
-/// Elements of the reply to `HELLO`, and more of later versions.
+/// Elements in the reply to `HELLO`, and more in later versions.
 const ELEMENTS_MAX: usize = 256;
 
 /// Depth of nested arrays in replies: modules within the reply to `HELLO`.
@@ -22,10 +22,10 @@ const DEPTH_MAX: u32 = 8;
 pub(super) struct RedisClient {
     user: Option<String>,
     password: Option<String>,
-    /// A channel of this connection alone; none if it publishes nothing.
+    /// This connection's own channel; none if it publishes nothing.
     own_channel: Option<String>,
     state: RedisLogin,
-    /// The message of the login has arrived.
+    /// The login message has arrived.
     skips_replies: bool,
     rejects_skips: bool,
 }
@@ -77,13 +77,13 @@ impl RedisClient {
         }
     }
 
-    /// Whether the server omits replies on request, and messages of subscriptions then still arrive. Servers of some
-    /// versions and makers omit the messages as well, or reject the request.
+    /// Returns whether the server omits replies on request, and messages for subscriptions then still arrive. Some
+    /// server versions and makers omit the messages as well, or reject the request.
     pub(super) fn skips_replies(&self) -> bool {
         self.skips_replies && !self.rejects_skips
     }
 
-    /// Writes the login, and a message of this connection to itself without a reply.
+    /// Writes the login, and a message from this connection to itself without a reply.
     pub(super) fn log_in(&self, out: &mut Vec<u8>) {
         let mut arguments: Vec<&[u8]> = vec![b"HELLO", b"3"];
         if let Some(password) = &self.password {
@@ -127,7 +127,7 @@ impl RedisClient {
                 [(b"subscribe" | b"psubscribe", _), ..] => BrokerEvent::Subscribed,
                 _ => BrokerEvent::Other,
             },
-            // The first reply is that of HELLO.
+            // The first reply answers HELLO.
             _ if self.state == RedisLogin::LoggingIn && self.own_channel.is_none() => {
                 self.state = RedisLogin::Ready;
                 BrokerEvent::Ready
@@ -161,7 +161,7 @@ impl RedisClient {
     }
 }
 
-/// Whether an error is that of the command that ends the login. Without it, the login would wait for its timeout.
+/// Returns whether an error is about the command that ends the login. Without it, the login would wait for its timeout.
 fn names_unsubscribe(text: &[u8]) -> bool {
     text.windows(11).any(|part| part.eq_ignore_ascii_case(b"unsubscribe"))
 }
@@ -233,7 +233,7 @@ fn unexpected(line: &[u8]) -> String {
     format!("the server does not speak the protocol of Redis: it sent {:?}", brief(line))
 }
 
-/// The beginning of a line, for errors.
+/// Returns the beginning of a line, for errors.
 fn brief(line: &[u8]) -> String {
     String::from_utf8_lossy(line).chars().take(200).collect()
 }

@@ -12,17 +12,17 @@ use super::interest::{ALL_NODES, THIS_NODE};
 use crate::model::brief::brief;
 use crate::topics::HubTopics;
 
-/// Rejected topics of which clients are notified at once, once a second. Further ones are in the metric only.
+/// Maximum rejected topics that clients are notified about at once, once a second. Further ones are in the metric only.
 const REPORTED_MAX: usize = 1_024;
 
-/// Rejected commands of one connection to the broker.
+/// Rejected commands on one broker connection.
 #[derive(Debug, Default)]
 pub(super) struct Rejections {
     /// The last error since the answer to a ping.
     error: Option<String>,
     /// A subscription has begun since then.
     is_subscribed: bool,
-    /// Topics with subscribers here that do not get the publications of other nodes, and why.
+    /// Topics with subscribers here that do not get other nodes' publications, and why.
     topics: BTreeMap<Arc<str>, Arc<str>>,
 }
 

@@ -10,7 +10,7 @@ use super::nodes::Nodes;
 use super::{Cluster, REVOCATIONS_PER_MESSAGE};
 use crate::access::auth::{Revocation, Revocations};
 
-/// Time between two heartbeats of a node with different revocations after which they are requested. Digests leave out
+/// Time between two heartbeats from a node with different revocations after which they are requested. Digests leave out
 /// revocations on their way, but a broker or a node may be slow.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 
@@ -21,10 +21,10 @@ const REQUEST_INTERVAL_MIN: Duration = Duration::from_secs(4);
 /// Longest time between two requests. Twice this time without a request, and the next ones follow each other fast again.
 const REQUEST_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Number of requesting nodes from which on all nodes get one list instead of a list for each.
+/// Requesting nodes from which on all nodes get one list rather than a list for each.
 const REQUESTERS_OF_ONE_LIST: usize = 3;
 
-/// The revocations of the other nodes, and what this node sends them.
+/// The other nodes' revocations, and what this node sends them.
 #[derive(Debug, Default)]
 pub(super) struct RevocationExchange {
     others: BTreeMap<NodeId, OtherRevocations>,
@@ -34,15 +34,15 @@ pub(super) struct RevocationExchange {
     list: Option<RevocationList>,
 }
 
-/// The revocations of another node.
+/// Another node's revocations.
 #[derive(Debug, Default)]
 struct OtherRevocations {
-    /// The first and the last heartbeat of a series that shows other revocations than this node has.
+    /// First and last heartbeat in a series that shows other revocations than this node has.
     different: Option<(Instant, Instant)>,
     requested: Option<Instant>,
 }
 
-/// The last request of this node.
+/// This node's last request.
 #[derive(Clone, Copy, Debug)]
 struct LastRequest {
     at: Instant,
@@ -50,7 +50,7 @@ struct LastRequest {
     interval: Duration,
 }
 
-/// A list of revocations that is being sent.
+/// A revocation list that is being sent.
 #[derive(Debug)]
 struct RevocationList {
     subject: String,
@@ -59,7 +59,7 @@ struct RevocationList {
 }
 
 impl RevocationExchange {
-    /// Notes a heartbeat of a node: whether it shows other revocations than this node has.
+    /// Notes a node's heartbeat: whether it shows other revocations than this node has.
     pub(super) fn compare(&mut self, node: NodeId, is_different: bool, now: Instant) {
         let other = self.others.entry(node).or_default();
         let first = other.different.map_or(now, |(first, _)| first);
@@ -89,7 +89,7 @@ impl RevocationExchange {
         }
     }
 
-    /// Whether parts of lists are left to send.
+    /// Returns whether parts of lists are left to send.
     pub(super) fn sends_list(&self) -> bool {
         self.list.is_some() || !self.requesters.is_empty()
     }
@@ -142,7 +142,7 @@ mod tests {
 
     const OWN: NodeId = NodeId { id: 5, start: 0 };
 
-    /// Other nodes, of which messages have arrived.
+    /// Returns other nodes whose messages have arrived.
     fn nodes(ids: &[u128]) -> (Nodes, Vec<NodeId>) {
         let mut nodes = Nodes::default();
         let ids: Vec<NodeId> = ids.iter().map(|id| NodeId { id: *id, start: 0 }).collect();
@@ -152,7 +152,7 @@ mod tests {
         (nodes, ids)
     }
 
-    /// The requests within seconds of heartbeats; `is_different` decides about a node at a second.
+    /// Returns the requests within seconds of heartbeats; `is_different` decides about a node at a second.
     fn requests(
         exchange: &mut RevocationExchange,
         (nodes, ids): &(Nodes, Vec<NodeId>),
@@ -190,7 +190,7 @@ mod tests {
         let begin = Instant::now();
         let asked = requests(&mut exchange, &others, begin, 0..60, |_, second| second % 3 != 2);
         assert_eq!(asked, [], "the last of three heartbeats is equal");
-        // The heartbeats of a stall of this node arrive at once.
+        // Heartbeats from a stall on this node arrive at once.
         exchange.compare(others.1[0], true, begin);
         let late = begin + Duration::from_secs(60);
         assert_eq!(exchange.next_request(OWN, &others.0, late), None);
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(exchange.next_request(OWN, &others.0, late), None, "it has just returned");
     }
 
-    /// Revocations at a steady rate that reach another node within a second, but the `lost` one: the second of the first
-    /// request of this node for the revocations of the other one.
+    /// Returns the second at which this node first requests the other node's revocations, which have a steady rate and
+    /// arrive within a second, except the `lost` one.
     fn first_request(lost: Option<u64>) -> Option<u64> {
         const RATE: u64 = 5;
         let others = nodes(&[2]);
@@ -218,7 +218,7 @@ mod tests {
             requests(&mut RevocationExchange::default(), &others, Instant::now(), 0..120, |_, second| {
                 let made: Vec<Revocation> = (second * RATE..(second + 1) * RATE).map(revocation).collect();
                 other.revoke_all(&made).1.unwrap();
-                // This node has only some of them yet, and all of the second before.
+                // This node has only some yet, and all from the second before.
                 let arrived = (second * RATE).saturating_sub(RATE)..second * RATE + second % RATE;
                 let arrived: Vec<Revocation> =
                     arrived.filter(|number| Some(*number) != lost).map(revocation).collect();
@@ -255,7 +255,7 @@ mod tests {
         (cluster, revocations)
     }
 
-    /// The number of revocations in each list that is sent, in their order; parts wait for the broker in between.
+    /// Returns how many revocations each sent list has, in their order; parts wait for the broker in between.
     fn lists(
         exchange: &mut RevocationExchange,
         (cluster, revocations): &(Cluster, Revocations),

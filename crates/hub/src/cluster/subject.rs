@@ -1,8 +1,8 @@
-//! Names of subjects (NATS) and channels (Redis).
+//! Subject names (NATS) and channel names (Redis).
 //!
-//! A topic has a subject of its own, so that the broker knows which nodes have subscribers. Tokens of topics are
-//! encoded: bytes besides letters, digits, `-` and `_` are `=` and two hexadecimal digits. So no token of a name is a
-//! wildcard, and no byte has a meaning for a broker.
+//! A topic has its own subject, so that the broker knows which nodes have subscribers. Tokens of topics are encoded:
+//! bytes besides letters, digits, `-` and `_` are `=` and two hexadecimal digits. So no token in a name is a wildcard,
+//! and no byte has a meaning for a broker.
 
 use super::message::NodeId;
 use super::options::BrokerKind;
@@ -29,7 +29,7 @@ impl Subjects {
         format!("{}.n.{node}-{:x}", self.prefix, node.start)
     }
 
-    /// Appends the subject of a topic.
+    /// Appends a topic's subject.
     pub(super) fn write_topic(&self, out: &mut String, topic: &str) {
         out.push_str(&self.prefix);
         out.push_str(".t");
@@ -39,7 +39,7 @@ impl Subjects {
         }
     }
 
-    /// The subject of a subscription to a topic or a pattern, and whether it has wildcards of the broker.
+    /// Returns the subject for a subscription to a topic or a pattern, and whether it has the broker's wildcards.
     ///
     /// `*` of Redis matches dots, too, so a node may receive topics that its pattern does not match. It delivers by the
     /// pattern.

@@ -1,14 +1,14 @@
-//! Intervals and time limits between the nodes of a cluster and its broker.
+//! Intervals and time limits between a cluster's nodes and its broker.
 
 use std::time::Duration;
 
-/// Interval of heartbeats.
+/// Heartbeat interval.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Time without a heartbeat after which a node is dead: four lost heartbeats, and some delay of the broker.
+/// Time without a heartbeat after which a node is dead: four lost heartbeats, and some broker delay.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit of a connection and its login; checked with each heartbeat.
+/// Time limit for a connection and its login; checked with each heartbeat.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest delay before a node connects to the broker again.

@@ -26,7 +26,7 @@ impl BrokerDial {
     /// Starts to connect to the hosts, beginning with the next one in each attempt. `wake` is called at the end.
     ///
     /// # Errors
-    /// The thread of the tasks cannot be started.
+    /// The task thread cannot be started.
     pub(super) fn start(
         background: &Background,
         hosts: &[String],
@@ -57,7 +57,7 @@ impl BrokerDial {
     }
 }
 
-/// Connects to the first address of the hosts that answers.
+/// Connects to the first host address that answers.
 async fn open(hosts: Vec<String>) -> Dialed {
     let late = format!("no connection to {} within {} s", hosts.join(", "), CONNECT_TIMEOUT.as_secs());
     timeout(CONNECT_TIMEOUT, connect(hosts)).await.unwrap_or(Err(late))
@@ -94,7 +94,7 @@ pub(super) enum BrokerTransport {
 }
 
 impl BrokerTransport {
-    /// Starts TLS with a host, with the certificate authorities of the system.
+    /// Starts TLS with a host, with the system's certificate authorities.
     ///
     /// # Errors
     /// The host is no name for TLS.
@@ -115,12 +115,12 @@ impl BrokerTransport {
         matches!(self, Self::Tls(_))
     }
 
-    /// Whether bytes that were written wait in the buffer of TLS for the socket.
+    /// Returns whether bytes that were written wait in the TLS buffer for the socket.
     pub(super) fn has_output(&self) -> bool {
         matches!(self, Self::Tls(stream) if stream.conn.wants_write())
     }
 
-    /// A second handle of the socket, on which whole commands can be written: none with TLS.
+    /// Returns a second handle for the socket, on which whole commands can be written: none with TLS.
     pub(super) fn second_handle(&self) -> Option<std::net::TcpStream> {
         let Self::Plain(stream) = self else { return None };
         // Without it, all commands take the way through the link's thread.

@@ -10,12 +10,12 @@ use super::{ConnectionCommand, ConnectionRegistry, ConnectionSelector, REVOKED, 
 use crate::access::auth::{Revocation, RevocationError, Revocations, RevokedTokens};
 use crate::closing::TOKEN_EXPIRED;
 
-/// Limit of the lines about revocations that this process does not store.
+/// Limit for lines about revocations that this process does not store.
 static FAULT_LINES: LogLimit = LogLimit::new();
 
 impl ConnectionRegistry {
     /// Revokes tokens in this process, for another process or node, and closes their connections. Returns their number.
-    /// The connections of tokens that are revoked already are closed.
+    /// Connections with tokens that are revoked already are closed.
     pub(crate) fn revoke(&self, revocations: &Revocations, all: &[Revocation]) -> usize {
         let (new, stored) = revocations.revoke_all(all);
         // The other process or node answers the request.
@@ -48,8 +48,8 @@ impl ConnectionRegistry {
         if with_id.is_empty() { count } else { count + self.close_with_id(&with_id) }
     }
 
-    /// Closes the connections of tokens whose ids are revoked; returns their number. The ids of tokens have no index, so that
-    /// one pass over the connections looks for all of them.
+    /// Closes the connections whose token ids are revoked; returns their number. Token ids have no index, so that one
+    /// pass over the connections looks for all.
     fn close_with_id(&self, revoked: &HashMap<&str, &Revocation>) -> usize {
         let reason: Arc<str> = REVOKED.into();
         let page = |after: Option<&str>| self.page(None, after, STEP);

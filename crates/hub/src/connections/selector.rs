@@ -1,4 +1,4 @@
-//! Which connections a command of the HTTP API, or of another node, names.
+//! Connections that a command from the HTTP API, or from another node, names.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,16 +9,16 @@ use crate::access::auth::RevokedTokens;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ConnectionSelector {
-    /// All connections of a user.
+    /// A user's connections.
     User(String),
     /// The connection with this id.
     Connection(String),
-    /// The connections of the token with this id (`jti`).
+    /// The connections with this token id (`jti`).
     Token(String),
 }
 
 impl ConnectionSelector {
-    /// The connections of revoked tokens.
+    /// Selects the connections with revoked tokens.
     pub(crate) fn from_tokens(tokens: &RevokedTokens) -> Self {
         match tokens {
             RevokedTokens::OfUser(user) => Self::User(user.to_string()),
@@ -26,7 +26,7 @@ impl ConnectionSelector {
         }
     }
 
-    /// Whether it names one of the [`candidates`](ConnectionRegistry::candidates).
+    /// Returns whether it names a connection among the [`candidates`](ConnectionRegistry::candidates).
     pub(crate) fn names(&self, connection: &ClientConnection) -> bool {
         match self {
             Self::Token(id) => connection.rights().token_id() == Some(id),

@@ -1,4 +1,4 @@
-//! Subscriptions that a backend starts or ends for connections of this node.
+//! Subscriptions that a backend starts or ends for this node's connections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{ConnectionCommand, ConnectionRegistry, ConnectionSelector};
 use crate::model::problem::{Problem, code, problem};
 
-/// Maximum number of connections of one node that a request subscribes or unsubscribes: it waits for all of them.
+/// Maximum connections on one node that a request subscribes or unsubscribes: it waits for all.
 const CHANGED_MAX: usize = 1_000;
 
 /// The start or the end of a subscription of connections.
@@ -25,16 +25,16 @@ pub(crate) struct SubscriptionChange {
 }
 
 impl ConnectionRegistry {
-    /// Notifies the subscribers of topics whose subscription the broker of the cluster rejects, with the reasons.
+    /// Notifies the subscribers of topics whose subscription the cluster's broker rejects, with the reasons.
     pub(crate) fn report_rejected(&self, topics: &Arc<BTreeMap<Arc<str>, Arc<str>>>) {
-        // A client whose queue of commands is full is not notified.
+        // A client whose command queue is full is not notified.
         self.for_each(|connection| {
             drop(connection.send(ConnectionCommand::ReportRejected(Arc::clone(topics))))
         });
     }
 
-    /// Sends the command to the connections of this node. Completes with a result for each of them, after they have
-    /// executed it or have closed.
+    /// Sends the command to this node's connections. Completes with a result for each, after they have executed it or
+    /// have closed.
     ///
     /// # Errors
     /// A user has too many connections.

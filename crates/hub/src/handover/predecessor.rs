@@ -66,12 +66,12 @@ impl Predecessor {
         Ok(Self { link, version, listeners, cluster_node })
     }
 
-    /// The id of the node in a cluster, if this process takes over the state that the other nodes expect of it.
+    /// Returns the node's id in a cluster, if this process takes over the state that the other nodes expect from it.
     pub(crate) fn cluster_node(&self) -> Option<String> {
         self.cluster_node.clone().filter(|_| self.version == VERSION)
     }
 
-    /// Takes the listeners of the predecessor, for [`Server::inherit`](sinews_server::Server::inherit).
+    /// Takes the predecessor's listeners, for [`Server::inherit`](sinews_server::Server::inherit).
     pub fn take_listeners(&mut self) -> Listeners {
         std::mem::take(&mut self.listeners)
     }
@@ -126,12 +126,12 @@ impl Predecessor {
     }
 }
 
-/// Time of the predecessor's clients to return: then their presence ends. Well above the time in which the predecessor
+/// Time for the predecessor's clients to return: then their presence ends. Well above the time in which the predecessor
 /// closes them (`drain_window`) and their delay before the next attempt.
 const PRESENCE_GRACE: Duration = Duration::from_secs(30);
 
-/// Restores topics and their presence until the end mark, which it returns: the publications of other nodes that the histories
-/// contain.
+/// Restores topics and their presence until the end mark. Returns the mark: other nodes' publications that the
+/// histories contain.
 fn restore(
     input: &mut BufReader<UnixStream>,
     hub: &HubTopics,

@@ -150,7 +150,7 @@ impl HookClient {
     /// # Errors
     /// The invalid option, or why the thread of the tasks cannot be started.
     pub(crate) fn start<'a>(
-        options: &'a HookOptions,
+        options: &HookOptions,
         urls: impl IntoIterator<Item = &'a str>,
         metrics: Arc<HookMetrics>,
         background: &Background,
@@ -158,14 +158,15 @@ impl HookClient {
         options.check()?;
         let fault = |error| HubError::caused(HubErrorKind::System, error).at("thread of hooks");
         background.start().map_err(fault)?;
-        let parse = |url: &'a str| Ok((url, parse_url(url)?));
-        let urls = urls.into_iter().map(parse).collect::<Result<Vec<_>, HubError>>()?;
-        let needs_tls = urls.iter().any(|(_, parsed)| parsed.is_tls);
+        let urls: Vec<&str> = urls.into_iter().collect();
+        let parsed = urls.iter().map(|url| parse_url(url)).collect::<Result<Vec<_>, _>>()?;
+        let needs_tls = parsed.iter().any(|url| url.is_tls);
         let tls = needs_tls.then(|| tls_connector(options.roots.as_deref())).transpose()?;
-        let endpoint = |(url, parsed): (&str, HookUrl)| {
-            (url.to_owned(), Endpoint::new(url, parsed, tls.clone(), options))
-        };
-        let endpoints = Mutex::new(urls.into_iter().map(endpoint).collect());
+        let endpoints = urls
+            .iter()
+            .zip(parsed)
+            .map(|(url, parsed)| ((*url).to_owned(), Endpoint::new(url, parsed, tls.clone(), options)));
+        let endpoints = Mutex::new(endpoints.collect());
         let key = options.signing_key.as_deref().map(|key| hmac::Key::new(hmac::HMAC_SHA256, key));
         let (timeout, retries) = (options.timeout, options.retries);
         let sender = Arc::new(HookSender { key, metrics, timeout, retries });

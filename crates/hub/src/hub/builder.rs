@@ -10,7 +10,9 @@ use super::Hub;
 use crate::access::auth::Auth;
 use crate::access::auth::options::{AuthError, AuthOptions};
 use crate::access::hosts::HostRules;
+#[cfg(feature = "pusher")]
 use crate::apps;
+#[cfg(feature = "pusher")]
 use crate::apps::live::LiveApps;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
@@ -22,7 +24,9 @@ use crate::model::check_pattern;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
 use crate::policy::{AccessPolicy, LivePolicy};
-use crate::protocol::{json, pusher, raw};
+#[cfg(feature = "pusher")]
+use crate::protocol::pusher;
+use crate::protocol::{json, raw};
 use crate::session::backends::Backends;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
@@ -56,7 +60,9 @@ impl HubBuilder {
                 deflate: Some(DeflateMode::Shared),
                 message_rate: None,
                 has_pages: true,
+                #[cfg(feature = "pusher")]
                 pusher_prefix: None,
+                #[cfg(feature = "pusher")]
                 pusher_recovery_bytes: None,
                 dropped_log_lines: None,
             },
@@ -154,6 +160,7 @@ impl HubBuilder {
     /// `/broadcast/apps/{id}/…`. The signatures of requests may cover the path with or without it, because proxies remove a
     /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`, begins
     /// with a slash, and has no empty part. Default: none.
+    #[cfg(feature = "pusher")]
     #[must_use]
     pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.options.pusher_prefix = Some(prefix.into());
@@ -164,6 +171,7 @@ impl HubBuilder {
     /// 1 MiB: further recoveries wait. A recovery that has waited and read for
     /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB. Default:
     /// 64 MiB, which is enough for 64 recoveries at once.
+    #[cfg(feature = "pusher")]
     #[must_use]
     pub fn pusher_recovery_bytes(mut self, bytes: usize) -> Self {
         self.options.pusher_recovery_bytes = Some(bytes);
@@ -224,11 +232,16 @@ impl HubBuilder {
         if let Some(bad) = patterns.into_iter().find(|pattern| check_pattern(pattern).is_err()) {
             return Err(BuildError::Pattern(bad.clone()));
         }
+        #[cfg(feature = "pusher")]
         if let Some(prefix) = &self.options.pusher_prefix {
             let checked = pusher::check_prefix(prefix).map_err(HubError::setting);
             checked.map_err(BuildError::PusherPrefix)?;
         }
-        let (encodings, namespaces) = (encodings(access.live_apps()), access.namespaces());
+        #[cfg(feature = "pusher")]
+        let encodings = encodings(access.live_apps());
+        #[cfg(not(feature = "pusher"))]
+        let encodings = encodings();
+        let namespaces = access.namespaces();
         let histories = &self.history;
         let rules = HubRules::new(&encodings, namespaces, histories, self.chat_history, streams.as_mut());
         let rules = rules.map_err(BuildError::Namespace)?;
@@ -296,10 +309,11 @@ impl HubBuilder {
 }
 
 /// Registers the encodings of all client protocols.
-pub(crate) fn encodings(apps: &Arc<LiveApps>) -> Encodings {
+pub(crate) fn encodings(#[cfg(feature = "pusher")] apps: &Arc<LiveApps>) -> Encodings {
     let mut encodings = Encodings::default();
     encodings.register(json::encoding::encodings());
     encodings.register(raw::encoding::encodings());
+    #[cfg(feature = "pusher")]
     encodings.register(apps::encoding::encodings(apps));
     encodings
 }

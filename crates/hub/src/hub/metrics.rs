@@ -9,6 +9,7 @@ use sinews_server::{Metrics, Response, Router};
 
 use crate::access::auth::IssuerMetrics;
 use crate::admission::RejectionMetrics;
+#[cfg(feature = "pusher")]
 use crate::apps::metrics::PusherMetrics;
 use crate::hub::health::BrokerMetrics;
 use crate::policy::LivePolicy;
@@ -42,6 +43,7 @@ pub(crate) fn add_to(
         if let Some(webhooks) = live.policy().webhooks().collector() {
             registry.register_collector(Box::new(webhooks));
         }
+        #[cfg(feature = "pusher")]
         registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.policy().live_apps()))));
         if let Some(store) = &store {
             registry.register_collector(Box::new(StreamMetrics::new(store)));

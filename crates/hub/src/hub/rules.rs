@@ -234,7 +234,7 @@ fn add_rules(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use std::sync::Arc;
 

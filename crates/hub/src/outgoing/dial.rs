@@ -65,8 +65,12 @@ static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
 /// answer delays no others.
 pub(crate) struct NameLookup {
     name: String,
-    /// The end of the last lookup, and its result.
-    last: Mutex<Option<(Instant, Result<Vec<SocketAddr>, Arc<io::Error>>)>>,
+    last: Mutex<Option<EndedLookup>>,
+}
+
+struct EndedLookup {
+    end: Instant,
+    found: Result<Vec<SocketAddr>, Arc<io::Error>>,
 }
 
 impl NameLookup {
@@ -82,12 +86,12 @@ impl NameLookup {
     pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let asked = Instant::now();
         let mut last = self.last.lock().await;
-        let shared = last.as_ref().filter(|(at, _)| *at >= asked).map(|(_, found)| found.clone());
+        let shared = last.as_ref().filter(|last| last.end >= asked).map(|last| last.found.clone());
         let found = match shared {
             Some(found) => found,
             None => {
                 let found = resolve(&self.name).await.map_err(Arc::new);
-                *last = Some((Instant::now(), found.clone()));
+                *last = Some(EndedLookup { end: Instant::now(), found: found.clone() });
                 found
             }
         };
@@ -277,7 +281,7 @@ mod tests {
             let mut in_progress = lookup.last.lock().await;
             let (mut first, mut second) = (pin!(lookup.addresses()), pin!(lookup.addresses()));
             assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
-            *in_progress = Some((Instant::now(), Ok(addresses("127.0.0.1:2"))));
+            *in_progress = Some(EndedLookup { end: Instant::now(), found: Ok(addresses("127.0.0.1:2")) });
             drop(in_progress);
             assert_eq!(first.await.unwrap(), addresses("127.0.0.1:2"));
             assert_eq!(second.await.unwrap(), addresses("127.0.0.1:2"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::cluster::Cluster;
 use crate::streams::service::StreamService;
 
-/// The durable streams of a hub, and its connection with other nodes, if its options enable them.
+/// A hub's durable streams, and its connection with other nodes, if its options enable them.
 #[derive(Clone)]
 pub(crate) struct Backends {
     pub(crate) store: Option<Arc<StreamService>>,

@@ -1,4 +1,4 @@
-//! Reports of clients' messages to the application.
+//! Reports about clients' messages to the application.
 
 use std::sync::Arc;
 

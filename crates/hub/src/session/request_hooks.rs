@@ -1,4 +1,4 @@
-//! Hooks of plain requests, which the application decides about before their answer.
+//! Hooks for plain requests, which the application decides about before their answer.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -27,7 +27,7 @@ use crate::policy::{LivePolicy, RejectedClaims, log_claims};
 use crate::topics::keys::value_len;
 use crate::uncached::UNCACHED;
 
-/// Limit of the lines about values of an application for keys that are deleted.
+/// Limit for lines about the application's values for keys that are deleted.
 static VALUE_LINES: LogLimit = LogLimit::new();
 
 /// The hooks that decide about one plain request.
@@ -80,13 +80,13 @@ pub(crate) struct AcceptedRequest {
 pub(crate) struct MemberAnswer {
     /// Topics to which the server subscribes the client, if its request accepts them.
     pub(crate) topics: Vec<String>,
-    /// The info of the client as a member of any topic, and of single ones.
+    /// The client's info as a member of any topic, and of single ones.
     pub(crate) info: Option<Value>,
     pub(crate) topic_infos: BTreeMap<String, Value>,
 }
 
 impl RequestHooks {
-    /// The hooks of a request; `None` without any.
+    /// Returns a request's hooks; `None` without any.
     pub(crate) fn for_request(live: &LivePolicy, request: &Request<'_>) -> Option<Self> {
         let headers = live.policy().hooks()?.headers_of(request);
         Some(Self { live: live.clone(), headers })
@@ -97,12 +97,12 @@ impl RequestHooks {
         self.live.policy().hooks().is_some_and(|hooks| hooks.options().connect.is_some())
     }
 
-    /// The headers of the request that requests to the application repeat.
+    /// Returns the request headers that requests to the application repeat.
     pub(crate) fn into_headers(self) -> Vec<(HeaderName, HeaderValue)> {
         self.headers
     }
 
-    /// Asks the application whether to accept the client of a request at a route, unless there is no such hook.
+    /// Asks the application whether to accept a request's client at a route, unless there is no such hook.
     pub(crate) async fn connect(
         &self,
         rights: Rights,
@@ -134,8 +134,8 @@ impl RequestHooks {
         Ok(AcceptedRequest { rights, is_granted: true, answer })
     }
 
-    /// Asks the application about subscriptions, as far as it decides about them. Adds its answers to that of the connect
-    /// hook.
+    /// Asks the application about subscriptions, as far as it decides about them. Adds its answers to the connect
+    /// hook's answer.
     pub(crate) async fn subscribe<'a>(
         &self,
         rights: &Rights,
@@ -176,7 +176,7 @@ impl RequestHooks {
             .map_or(Ok(content), |content| rights.check_size(topic, content.len()).map(|()| content))?)
     }
 
-    /// Asks the application about a write of a key, if it decides about it. Returns the write to execute.
+    /// Asks the application about a key write, if it decides about it. Returns the write to execute.
     pub(crate) async fn write_key(
         &self,
         rights: &Rights,
@@ -189,7 +189,7 @@ impl RequestHooks {
         Ok(accepted_write(rights, topic, write, max_message, reply)?)
     }
 
-    /// Passes a call of the client to the application. Returns the result.
+    /// Passes a client's call to the application. Returns the result.
     pub(crate) async fn rpc(
         &self,
         rights: &Rights,
@@ -228,7 +228,7 @@ impl RequestHooks {
     }
 }
 
-/// The status of a rejection. A close code from 4400 to 4499 is 4000 and the status.
+/// Returns a rejection's status. A close code from 4400 to 4499 is 4000 and the status.
 fn status_of(rejection: &HookRejection) -> u16 {
     match rejection.code {
         Some(status @ 400..=499) => status,
@@ -237,7 +237,7 @@ fn status_of(rejection: &HookRejection) -> u16 {
     }
 }
 
-/// The content by which the application replaces that of a client, if it does.
+/// Returns the content by which the application replaces the client's content, if it does.
 ///
 /// # Errors
 /// The content is invalid, or too large.
@@ -258,7 +258,7 @@ pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<Me
     Ok(Some(content))
 }
 
-/// The write of a key that the application has accepted, perhaps with another value.
+/// Returns the key write that the application has accepted, perhaps with another value.
 ///
 /// # Errors
 /// The value is invalid or too large, or the key is deleted and has none.

@@ -1,4 +1,4 @@
-//! Administration of streams: creation, configuration, and checks of consumer groups.
+//! Stream administration: creation, configuration, and consumer-group checks.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::model;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 
-/// A change of the configuration of a stream. `None` leaves a value as it is.
+/// A change to a stream's configuration. `None` leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamChange {
     pub(crate) partitions: Option<u32>,
-    /// Bytes of each partition that are retained; all without a limit.
+    /// Bytes that each partition retains; all without a limit.
     pub(crate) retain_bytes: Option<Option<u64>>,
     /// Age up to which records are retained; all without a limit.
     pub(crate) retain_age: Option<Option<Duration>>,
@@ -24,7 +24,7 @@ pub(crate) struct StreamChange {
 }
 
 impl StreamService {
-    /// Metadata of an existing stream of clients.
+    /// Returns metadata for an existing client stream.
     pub(crate) fn describe(&self, name: &str) -> Result<StreamInfo, Problem> {
         let missing = || problem(code::NO_STREAM, format!("stream {} does not exist", brief(name)));
         model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
@@ -45,7 +45,7 @@ impl StreamService {
         }
     }
 
-    /// Creates a stream, or changes the configuration of an existing one. Waits for the disk.
+    /// Creates a stream, or changes an existing stream's configuration. Waits for the disk.
     pub(crate) fn configure(&self, name: &str, change: &StreamChange) -> Result<(), Problem> {
         model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         let new = self.store.config_of_new(name)?;
@@ -67,7 +67,7 @@ impl StreamService {
         })
     }
 
-    /// The configuration after a change.
+    /// Returns the configuration after a change.
     fn changed(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Appends to several streams, of which none takes place if a queue has no space.
+//! Appends to several streams: none takes place if a queue has no space.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,8 +9,8 @@ use sinews_stream::{AppendError, Pending, Stream};
 use super::service::StreamService;
 
 impl StreamService {
-    /// Appends records to the first partitions of streams, in order. The queues have space for all of them, or none is appended.
-    /// If another publisher takes the space meanwhile, the later appends wait.
+    /// Appends records to the streams' first partitions, in order. The queues have space for all records, or none is
+    /// appended. If another publisher takes the space meanwhile, the later appends wait.
     pub(crate) async fn append_all(
         &self,
         appends: &[(&Stream, &Records)],

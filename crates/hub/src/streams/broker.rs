@@ -36,10 +36,10 @@ use crate::model::problem::{Problem, code, problem};
 /// Time that a shutdown waits for the broker's outstanding acknowledgements.
 const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of attempts to query a new stream that has no leader yet.
+/// Maximum attempts to query a new stream that has no leader yet.
 const TRIES: u32 = 5;
 
-/// Stores streams at a broker, and makes the log of this node follow them. Clones share the broker.
+/// Store for streams at a broker, which this node's log follows. Clones share the broker.
 #[derive(Clone)]
 pub(crate) struct BrokerStore {
     broker: Arc<dyn Broker>,
@@ -55,7 +55,7 @@ enum FollowedStream {
     Open(Arc<[BrokerExtent]>),
 }
 
-/// The offsets that the broker had of a partition when this node began to follow it.
+/// The broker's offsets for a partition when this node began to follow it.
 #[derive(Clone, Copy, Debug)]
 struct BrokerExtent {
     first: u64,
@@ -195,7 +195,7 @@ impl StreamStore for BrokerStore {
         offset: u64,
     ) -> Result<PendingWrite, Problem> {
         find_partition(stream, partition)?;
-        // For lists of groups on this node; the commit is stored even if the future is dropped.
+        // For group lists on this node; the commit is stored even if the future is dropped.
         stream.commit(group, partition, offset)?;
         let answer = self.broker.commit(stream.name(), partition, group, offset);
         Ok(PendingWrite::Requested(self.answer(answer)))
@@ -223,7 +223,7 @@ impl StreamStore for BrokerStore {
     }
 
     fn is_doubtful(&self, _: &Stream, _: u32, _: &str) -> bool {
-        // The broker stores the commits of its groups itself.
+        // The broker stores its groups' commits itself.
         false
     }
 
@@ -311,7 +311,7 @@ impl StreamStore for BrokerStore {
     }
 }
 
-/// Makes the log of a stream follow the broker: from the broker's current end, or from the end of an earlier run.
+/// Makes a stream's log follow the broker: from the broker's current end, or from the end of an earlier run.
 async fn follow(
     broker: &dyn Broker,
     topics: &Arc<DurableTopics>,

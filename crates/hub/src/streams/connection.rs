@@ -47,11 +47,11 @@ pub(crate) struct ConnectionStreams<I> {
     closing: bool,
 }
 
-/// Pending answers of a connection. Above this limit, reads pause until half of them are sent. The records themselves
+/// Pending answers per connection. Above this limit, reads pause until half of them are sent. The records themselves
 /// are bounded by the log's write queue.
 const PENDING_ANSWERS_MAX: usize = 16_384;
 
-/// Subscriptions of a connection.
+/// Subscriptions per connection.
 const SUBSCRIPTIONS_MAX: usize = 1_024;
 
 /// Partitions that a connection reads in all its subscriptions: each is polled on a wakeup.
@@ -176,7 +176,7 @@ impl<I> ConnectionStreams<I> {
         self.queue_ack(stream, Some(partition), pending_ack, replies, cx);
     }
 
-    /// Commits the offset of a group, and answers when it is durable.
+    /// Commits a group's offset, and answers when it is durable.
     pub(crate) fn commit(
         &mut self,
         store: &StreamService,
@@ -198,7 +198,7 @@ impl<I> ConnectionStreams<I> {
         Ok(())
     }
 
-    /// Starts a subscription. Returns the start offsets by partition; a member of a group receives them by
+    /// Starts a subscription. Returns the start offsets by partition; a group member receives them by
     /// [`Replies::assigned`].
     pub(crate) fn subscribe(
         &mut self,
@@ -296,8 +296,7 @@ impl<I> ConnectionStreams<I> {
         self.reply_with(fetched, name, partition, id, replies, cx);
     }
 
-    /// Answers with the result of one read of a partition. Answers keep the order of the requests; one read is in
-    /// flight at a time.
+    /// Answers with the result of one partition read. Answers keep the request order; one read is in flight at a time.
     pub(crate) fn reply_with(
         &mut self,
         fetched: impl Future<Output = Result<FetchedRecords, Problem>> + 'static,
@@ -366,7 +365,7 @@ impl<I> ConnectionStreams<I> {
         Some((message, opened))
     }
 
-    /// Handles a wakeup: answers, capacity, changes of groups, or more records.
+    /// Handles a wakeup: answers, capacity, group changes, or more records.
     pub(crate) fn woken(
         &mut self,
         store: Option<&StreamService>,
@@ -496,7 +495,7 @@ impl<I> ConnectionStreams<I> {
             self.pending_answers -= ack_queue.send_acks(replies, cx);
         }
         if self.ack_queues.len() >= ACK_QUEUES_MAX {
-            // Each of the others has an answer that wakes the connection.
+            // Each other queue has an answer that wakes the connection.
             self.ack_queues.retain(|ack_queue| !ack_queue.queue.is_empty());
         }
         if self.pending_answers >= PENDING_ANSWERS_MAX || self.ack_queues.len() >= ACK_QUEUES_MAX {
@@ -522,7 +521,7 @@ impl<I> ConnectionStreams<I> {
         });
     }
 
-    /// Sends the results of fetches in the order of the requests.
+    /// Sends fetch results in request order.
     fn send_fetches(&mut self, replies: &impl Replies<Id = I>, cx: &mut Context<'_>) {
         let waker = cx.waker();
         let before = self.pending_answers;
@@ -563,11 +562,11 @@ impl<I> ConnectionStreams<I> {
     }
 }
 
-/// Publications of a connection that are answered only if they fail. Each is polled at every publication and wakeup; further
-/// ones wait in order with those that are acknowledged.
+/// Publications per connection that are answered only if they fail. Each is polled at every publication and wakeup;
+/// further ones wait in order with those that are acknowledged.
 const UNANSWERED_MAX: usize = 64;
 
-/// Queues of a connection, each with the answers of one partition or of the commits of one stream. Above this limit, reads
+/// Queues per connection, each with one partition's answers or one stream's commit answers. Above this limit, reads
 /// pause until half of them are empty: each publication searches them, and each wakeup polls them.
 const ACK_QUEUES_MAX: usize = 256;
 

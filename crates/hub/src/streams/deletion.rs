@@ -1,4 +1,4 @@
-//! Deletion of streams: on request, and after disuse.
+//! Stream deletion: on request, and after disuse.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::background::Periodic;
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
 
-/// Concurrent deletions: each one waits for the disk on a thread of the pool.
+/// Concurrent deletions: each one waits for the disk on a pool thread.
 const DELETIONS_MAX: usize = 16;
 
 static DELETIONS: Semaphore = Semaphore::const_new(DELETIONS_MAX);
@@ -34,11 +34,11 @@ impl StreamService {
         Ok(())
     }
 
-    /// Deletes a stream on the pool, because it waits for the disk. Appends and reads fail with 410 from then on, groups are
-    /// forgotten, and subscribers of a topic are notified of its new epoch.
+    /// Deletes a stream on the pool, because it waits for the disk. Appends and reads fail with 410 from then on,
+    /// groups are forgotten, and a topic's subscribers are notified of its new epoch.
     ///
     /// # Errors
-    /// Too many deletions are in progress, or the thread of the tasks cannot be started.
+    /// Too many deletions are in progress, or the task thread cannot be started.
     pub(crate) fn delete(
         self: &Arc<Self>,
         name: &str,
@@ -70,7 +70,7 @@ impl StreamService {
         }
     }
 
-    /// Deletes a stream of the log, and then what this server knows of it. Returns whether the stream was deleted.
+    /// Deletes a stream from the log, and then what this server knows about it. Returns whether the stream was deleted.
     fn delete_by(
         &self,
         streams: &Streams,
@@ -108,7 +108,7 @@ impl StreamService {
             return;
         }
         for name in streams.unused(after) {
-            // A consumer that waits for records is a use. The relay of a topic is a consumer, too.
+            // A consumer that waits for records is a use. A topic's relay is a consumer, too.
             let relays = u64::from(self.topics.is_durable(&name));
             match self.delete_by(streams, &name, |streams| streams.delete_unused(&name, after, relays)) {
                 Ok(true) => tracing::info!(stream = &*name, "unused stream has expired"),

@@ -1,4 +1,4 @@
-//! The directory of the streams: its owner, and its takeover from a predecessor process.
+//! The stream directory: its owner, and its takeover from a predecessor process.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -188,20 +188,20 @@ fn take_over(directory: &StreamDirectory, max_streams: usize, store: &StreamServ
     }
 }
 
-/// Interval of attempts to open the directory: streams are unavailable meanwhile.
+/// Interval between attempts to open the directory: streams are unavailable meanwhile.
 const TAKE_OVER_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Time until the log reports an error. The takeover still succeeds once the predecessor exits.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(30);
 
-/// Interval of attempts after the error.
+/// Interval between attempts after the error.
 const TAKE_OVER_LATER: Duration = Duration::from_secs(1);
 
-/// Maximum number of readers that wait for one partition. Another reader would evict a waiting reader, which returns
-/// immediately: with fewer slots than readers, this never ends. A slot takes about 40 bytes, only while in use.
+/// Maximum readers that wait for one partition. Another reader would evict a waiting reader, which returns immediately:
+/// with fewer slots than readers, this never ends. A slot takes about 40 bytes, only while in use.
 const READERS_MAX: usize = 1 << 20;
 
-/// The file that identifies the broker of a copy.
+/// The file that identifies a copy's broker.
 const MARKER: &str = "store";
 
 #[cfg(test)]

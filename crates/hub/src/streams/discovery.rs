@@ -21,8 +21,8 @@ use super::store::{IfMissing, SharedOpening, StoreFuture};
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
 
-/// Time between two listings of the broker's streams, while a pattern has subscribers: the delay of the first message of
-/// a new topic.
+/// Time between two listings of the broker's streams, while a pattern has subscribers: the delay of a new topic's first
+/// message.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A listing that takes long is repeated later: it takes at most one part in this many of the time.
@@ -44,15 +44,15 @@ impl Drop for PatternInterest {
 }
 
 impl StreamService {
-    /// Whether subscribers of a pattern may get durable topics that are stored at a broker.
+    /// Returns whether a pattern's subscribers may get durable topics that are stored at a broker.
     pub(crate) fn discovers(&self, pattern: &str) -> bool {
         self.store.lists_streams() && self.topics.overlaps(pattern)
     }
 
-    /// Looks for the streams of a pattern. A subscription waits for the opening, and holds the interest.
+    /// Looks for a pattern's streams. A subscription waits for the opening, and holds the interest.
     ///
     /// # Errors
-    /// The thread of the tasks cannot be started.
+    /// The task thread cannot be started.
     pub(crate) fn discover(
         self: &Arc<Self>,
         pattern: &str,

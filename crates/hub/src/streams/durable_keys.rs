@@ -1,11 +1,11 @@
-//! Durable keys: the changes of a topic's keys are records of a compacted stream, and a change is applied when its
-//! record is stored.
+//! Durable keys: changes to a topic's keys are records in a compacted stream, and a change is applied when its record
+//! is stored.
 //!
 //! ```text
 //!   write ─▶ keys of the server: condition, limits ─▶ append ─▶ log ─▶ this thread ─▶ applied, sent, acknowledged
 //! ```
 //!
-//! The version of a key is the offset of its record plus 1. At the start, the keys are read from the stream.
+//! A key's version is its record's offset plus 1. At the start, the keys are read from the stream.
 
 pub(super) mod load;
 mod record;
@@ -36,7 +36,7 @@ use crate::topics::key_faults::{FaultCause, RejectedWrites};
 pub(crate) struct DurableKeys {
     patterns: PatternSet,
     config: StreamConfig,
-    /// Topics whose stream is open. Their number is bounded by the number of streams.
+    /// Topics whose stream is open. Their number is bounded by the stream count.
     topics: Mutex<HashMap<String, Arc<StoredTopic>>>,
     /// Topics whose stream could not be read, and the reasons.
     failed: Mutex<HashMap<String, String>>,
@@ -51,7 +51,7 @@ pub(crate) struct DurableKeys {
     rejected: Arc<RejectedWrites>,
 }
 
-/// A topic and the stream of its keys.
+/// A topic and its key stream.
 struct StoredTopic {
     name: String,
     stream: Stream,
@@ -92,19 +92,19 @@ struct TopicWaker {
     worker: Thread,
 }
 
-/// Start of the name of a stream with keys. No name of a client begins with it, since `*` is a wildcard there.
+/// Name prefix for streams with keys. No stream name from a client begins with it, since `*` is a wildcard there.
 pub(super) const STREAM_PREFIX: &str = "*.keys.";
 
-/// Retention of tombstones: longer than readers and restarts take.
+/// Tombstone retention: longer than readers and restarts take.
 pub(super) const TOMBSTONE_RETENTION: Duration = Duration::from_secs(86_400);
 
-/// Largest segment of a stream of keys: as the largest topic, since a start reads at least the last segment.
+/// Largest segment of a key stream: as the largest topic, since a start reads at least the last segment.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
 /// Failed changes that a topic remembers for their writers.
 const FAILED_MAX: usize = 1_024;
 
-/// Configuration of a stream of keys.
+/// Returns the configuration of a key stream.
 pub(super) fn stream_config(config: &StreamConfig) -> StreamConfig {
     let stream = config.clone().with_partitions(1).with_retain_bytes(None).with_retain_age(None);
     stream
@@ -157,7 +157,7 @@ impl DurableKeys {
         }
     }
 
-    /// Whether the keys of any topic are durable.
+    /// Returns whether any topic has durable keys.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.patterns.is_empty()
     }
@@ -207,7 +207,7 @@ impl DurableKeys {
         self.waiting.wake_all();
     }
 
-    /// Whether the keys of a topic can be used now.
+    /// Checks whether a topic's keys can be used now.
     ///
     /// # Errors
     /// They are not read yet, or could not be read.
@@ -239,17 +239,17 @@ impl DurableKeys {
         self.is_loaded.load(Ordering::Acquire)
     }
 
-    /// Whether the stream of a topic's keys is open.
+    /// Returns whether a topic's key stream is open.
     pub(super) fn is_open(&self, topic: &str) -> bool {
         self.lock().contains_key(topic)
     }
 
-    /// Configuration of a new stream.
+    /// Returns the configuration of a new stream.
     pub(super) fn config(&self) -> &StreamConfig {
         &self.config
     }
 
-    /// Reads the keys of a topic from its stream, and stores its changes there from now on.
+    /// Reads a topic's keys from its stream, and stores its changes there from now on.
     pub(super) fn open(&self, topic: &str, stream: &Stream) -> Result<(), Problem> {
         let partition = single_partition(stream)?;
         let not_started = || problem(code::STORE, "the server has not started");
@@ -347,7 +347,7 @@ impl KeyLog for DurableKeys {
         let stored = self.lock().get(topic).cloned().ok_or(KeyError::Log(KeyLogError::NotReady))?;
         let records = encode(change).map_err(|_| KeyError::Log(KeyLogError::TooLarge))?;
         let count = u64::from(records.count());
-        // Locked first, so that the queue has the order of the log.
+        // Locked first, so that the queue has the log's order.
         let mut queue = stored.lock();
         let pending = stored.partition.append(records).map_err(|error| {
             self.rejected.count(FaultCause::from_append(&error));
@@ -358,7 +358,7 @@ impl KeyLog for DurableKeys {
                 _ => KeyLogError::Failed,
             })
         })?;
-        // The log of this node assigns offsets at once.
+        // This node's log assigns offsets at once.
         let sequence = pending.first().ok_or(KeyError::Log(KeyLogError::Failed))? + count;
         queue.changes.push_back(QueuedChange { ticket: change.ticket, pending, result: Arc::default() });
         drop(queue);
@@ -399,7 +399,7 @@ impl StoredTopic {
                 }
                 queue.failed.push_back((ticket, problem.clone()));
             }
-            // Readers and writers of the topic lock it before the queue.
+            // The topic's readers and writers lock it before the queue.
             drop(queue);
             match &stored {
                 Ok(()) => publisher.commit_key(&self.name, ticket),

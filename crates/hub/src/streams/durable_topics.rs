@@ -9,7 +9,7 @@
 //! If a broker stores the stream, a [feed](super::relay_feed) publishes the records before they are in this node's log.
 //!
 //! The relay follows the log and not the publishers. So all subscribers receive the same order, nothing before it has
-//! the durability of the stream, and records that other clients append to the log.
+//! the stream's durability, and records that other clients append to the log.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -42,16 +42,16 @@ use crate::topics::HubTopics;
 /// The durable topics.
 pub(crate) struct DurableTopics {
     patterns: PatternSet,
-    /// By name. Their number is bounded by the number of streams.
+    /// By name. Their number is bounded by the stream count.
     relays: Mutex<HashMap<String, Arc<TopicRelay>>>,
     /// Topics whose stream was deleted; their subscribers are not notified yet.
     reset: Mutex<Vec<String>>,
     relay_waker: Arc<RelayWaker>,
     relay_thread: Mutex<Option<JoinHandle<()>>>,
-    /// For records of a broker; `None` before the start and after the end.
+    /// For a broker's records; `None` before the start and after the end.
     feed: Mutex<Option<(Arc<HubTopics>, Publisher)>>,
     closing: AtomicBool,
-    /// Number of relays added so far.
+    /// Relays added so far.
     generation: AtomicU64,
     /// Streams that subscribers by pattern wait for.
     pub(super) discovery: TopicDiscovery,
@@ -59,7 +59,7 @@ pub(crate) struct DurableTopics {
     waiting: WaitingTasks,
 }
 
-/// Connects a stream to the subscribers of its topic.
+/// Link between a stream and its topic's subscribers.
 pub(crate) struct TopicRelay {
     stream: Stream,
     epoch: u64,
@@ -91,7 +91,7 @@ impl Wake for RelayWaker {
     }
 }
 
-/// The result of one step of the relay.
+/// The result of one relay step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RelayStep {
     Progress,
@@ -99,13 +99,13 @@ enum RelayStep {
     Failed,
 }
 
-/// Bytes that the relay reads of a stream in one turn, approximately.
+/// Approximate bytes that the relay reads from a stream in one turn.
 const RELAY_BYTES: usize = 64 << 10;
 
 /// Records that the relay publishes before it checks whether workers fall behind.
 pub(super) const RELAY_RECORDS: usize = 128;
 
-/// Delay of the relay while workers have a backlog of deliveries.
+/// Delay of the relay while workers have a delivery backlog.
 const RELAY_DELAY: Duration = Duration::from_millis(1);
 
 /// The epoch of topics at a broker. It is the same on all nodes, because they share no state to agree on another one.
@@ -153,8 +153,8 @@ impl DurableTopics {
         Some(relay)
     }
 
-    /// The relay of a stream. If this process has created the stream, the relay publishes all its records. Records that
-    /// existed when a stream was opened are published already; resuming subscribers read them from the log.
+    /// Returns a stream's relay. If this process has created the stream, the relay publishes all its records. Records
+    /// that existed when a stream was opened are published already; resuming subscribers read them from the log.
     pub(super) fn topic_relay(&self, stream: &Stream) -> Result<Arc<TopicRelay>, Problem> {
         if let Some(relay) = self.lock().get(stream.name()).filter(|relay| relay.belongs_to(stream)) {
             return Ok(relay.clone());
@@ -193,7 +193,7 @@ impl DurableTopics {
         relay
     }
 
-    /// Removes the relay of a deleted stream, identified by its time of creation, and notifies the topic's subscribers.
+    /// Removes a deleted stream's relay, identified by its creation time, and notifies the topic's subscribers.
     pub(super) fn remove(&self, name: &str, created: u64) {
         if !self.is_durable(name) {
             return;
@@ -240,14 +240,14 @@ impl DurableTopics {
         Ok(())
     }
 
-    /// The topics to which records of a broker are published.
+    /// Locks and returns the topics to which a broker's records are published.
     pub(super) fn feed(&self) -> MutexGuard<'_, Option<(Arc<HubTopics>, Publisher)>> {
         self.feed.lock()
     }
 
-    /// Whether a publication of another process at this position follows directly. While the relay runs, it publishes
-    /// all records itself. With a broker, the other process may start after the offset where this one ended. A
-    /// subscriber that misses records then is disconnected, and finds them at the other process.
+    /// Returns whether another process's publication at this position follows directly. While the relay runs, it
+    /// publishes all records itself. With a broker, the other process may start after the offset where this one ended.
+    /// A subscriber that misses records then is disconnected, and finds them at the other process.
     pub(crate) fn follows_directly(&self, topic: &str, position: Position) -> bool {
         if !self.is_durable(topic) {
             return true;
@@ -299,7 +299,7 @@ impl DurableTopics {
 }
 
 impl DurableTopics {
-    /// Waits while workers have a backlog of deliveries.
+    /// Waits while workers have a delivery backlog.
     fn wait_for_workers(&self, publisher: &Publisher) {
         while publisher.is_backlogged() && !self.closing.load(Ordering::SeqCst) {
             thread::park_timeout(RELAY_DELAY);
@@ -312,8 +312,8 @@ impl TopicRelay {
         self.stream.name()
     }
 
-    /// The log has accepted records up to this offset. Returns the end of the records before; `None` if the log had
-    /// accepted these before. The caller holds the lock of `relayed`.
+    /// Notes that the log has accepted records up to this offset. Returns the previous end; `None` if the log had
+    /// accepted these records before. The caller holds the `relayed` lock.
     pub(super) fn accept(&self, end: u64, _: &MutexGuard<'_, u64>) -> Option<u64> {
         let before = self.accepted.fetch_max(end, Ordering::SeqCst);
         (end > before).then_some(before)
@@ -324,7 +324,7 @@ impl TopicRelay {
         offset < self.accepted.load(Ordering::SeqCst) && self.partition.failure().is_none()
     }
 
-    /// Whether this is the relay of the stream, and not of a deleted stream of the same name.
+    /// Returns whether this relay belongs to the stream, and not to a deleted stream of the same name.
     fn belongs_to(&self, stream: &Stream) -> bool {
         self.stream.created() == stream.created()
     }
@@ -341,7 +341,7 @@ impl TopicRelay {
         self.epoch
     }
 
-    /// The offset up to which the idempotency keys of records are known.
+    /// Locks and returns the offset up to which the idempotency keys of records are known.
     pub(super) fn keys_read_to(&self) -> MutexGuard<'_, Option<u64>> {
         self.keys_read_to.lock()
     }
@@ -350,7 +350,7 @@ impl TopicRelay {
         self.relayed.lock()
     }
 
-    /// The position of a topic whose next record has this offset.
+    /// Returns the position of a topic whose next record has this offset.
     pub(super) fn position(&self, next: u64) -> Position {
         Position { epoch: self.epoch, sequence: next }
     }
@@ -454,7 +454,7 @@ impl TopicRelay {
     }
 }
 
-/// The partition of a stream that backs a topic.
+/// Returns the partition of a stream that backs a topic.
 pub(super) fn single_partition(stream: &Stream) -> Result<Partition, Problem> {
     let (name, count) = (brief(stream.name()), stream.partitions());
     stream.partition(0).filter(|_| count == 1).ok_or_else(|| {

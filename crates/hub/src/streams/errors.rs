@@ -1,4 +1,4 @@
-//! Errors of streams as problems of a request.
+//! Stream errors as problems of a request.
 
 use sinews_stream::record::RecordError;
 use sinews_stream::{AppendError, CommitError, CreateError, StreamError};

@@ -1,5 +1,5 @@
-//! Records of durable topics that are events of an app's server. Their key has a seal of the app: other programs that write
-//! to the store, and clients, cannot set the fields of an event that only the server sets.
+//! Durable-topic records that are events from an app's server. Their key has the app's seal: other programs that write
+//! to the store, and clients, cannot set the event fields that only the server sets.
 
 use sinews_stream::record::Record;
 
@@ -7,15 +7,15 @@ use super::record_content::content_of;
 use crate::model::MessageContent;
 use crate::topics::HubTopics;
 
-/// Begin of the key of an event's record; the seal follows. No client can append a record with such a key to a durable topic.
+/// Key prefix for event records; the seal follows. No client can append a record with such a key to a durable topic.
 pub(super) const EVENT_KEY: &[u8] = b"sinews-channel-event";
 
-/// The key of the record of an event with this seal.
+/// Returns the record key for an event with this seal.
 pub(super) fn event_key(seal: &str) -> Vec<u8> {
     [EVENT_KEY, b":", seal.as_bytes()].concat()
 }
 
-/// The content of a record of a topic. It is an event of an app's server if a key of the app has sealed it.
+/// Returns the content of a topic's record. It is an event from an app's server if an app key has sealed it.
 pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, hub: &HubTopics) -> MessageContent {
     let seal = || {
         let seal = record.key.strip_prefix(EVENT_KEY)?.strip_prefix(b":")?;
@@ -29,7 +29,7 @@ pub(crate) fn sealed_content_of(record: &Record<'_>, topic: &str, hub: &HubTopic
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use std::sync::Arc;
 

@@ -61,5 +61,5 @@ pub(crate) async fn read_once(
     Ok((read, end))
 }
 
-/// Bytes of one read. A batch is returned whole, even if it is larger.
+/// Bytes per read. A batch is returned whole, even if it is larger.
 pub(crate) const READ_BYTES: usize = 256 << 10;

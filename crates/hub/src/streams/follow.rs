@@ -27,7 +27,7 @@ use crate::topics::subscription_fault;
 
 /// The state of one subscription.
 pub(crate) enum DurableSubscription {
-    /// It is waiting for its start. Holds the requested start and the id of the request.
+    /// It is waiting for its start. Holds the requested start and the request's id.
     Opening {
         id: Option<Value>,
         start: Option<ReplayFrom>,
@@ -35,7 +35,7 @@ pub(crate) enum DurableSubscription {
         /// Set for a pattern.
         interest: Option<PatternInterest>,
     },
-    /// A pattern: it receives the publications of the relays. The node follows the streams that match.
+    /// A pattern: it receives the relays' publications. The node follows the streams that match.
     ByPattern { _interest: PatternInterest },
     /// It is fed from the log; `next` is the next offset.
     Reading { relay: Arc<TopicRelay>, source: Box<PartitionSource>, next: u64, watcher: Watcher },
@@ -49,7 +49,7 @@ pub(crate) type StartFuture = Pin<Box<dyn Future<Output = Result<(), Problem>>>>
 /// Messages replayed to a client that resumes from another epoch of the topic, where its position is unknown.
 const OTHER_EPOCH_REPLAY: u64 = 1_000;
 
-/// The result of one step of sending.
+/// The result of one send step.
 enum FollowStep {
     Progress,
     Full,
@@ -85,7 +85,7 @@ impl DurableSubscription {
         Ok(Self::Opening { id: id.clone(), start, ready, interest: Some(interest) })
     }
 
-    /// Starts, if it has not started yet. Returns the fields of the acknowledgement; `None` while it has to wait.
+    /// Starts, if it has not started yet. Returns the acknowledgement's fields; `None` while it has to wait.
     pub(crate) fn open(
         &mut self,
         store: &StreamService,
@@ -241,8 +241,8 @@ impl DurableSubscription {
     }
 }
 
-/// Waits until the stream of a topic exists, and until this node has reached the position of the client. Another node,
-/// or the stream itself, may have delivered more records than this node has.
+/// Waits until a topic's stream exists, and until this node has reached the client's position. Another node, or the
+/// stream itself, may have delivered more records than this node has.
 pub(super) async fn ready(
     store: Arc<StreamService>,
     topic: String,
@@ -258,7 +258,7 @@ pub(super) async fn ready(
         if relay.has_reached(start) || position.sequence > store.last_end(relay.stream(), 0).await? {
             return Ok(());
         }
-        // The relay of a deleted stream advances no more.
+        // A deleted stream's relay advances no more.
         let is_current =
             || store.topic_relay(&topic).is_ok_and(|it| it.is_some_and(|it| Arc::ptr_eq(&it, &relay)));
         store.topics().wait_until(|| relay.has_reached(start) || !is_current()).await;
@@ -277,19 +277,19 @@ fn stream_missing() -> Problem {
     problem(code::STORE, "the stream does not exist")
 }
 
-/// Returns the delivery rule of the server below for durable topics in an encoding with positions. Messages for a slow subscriber are
-/// dropped, and read from the log later. If the encoding is not [shared](EncodedTopics::is_shared), the subscriber is
-/// disconnected.
+/// Returns the rule by which the server below delivers durable topics in an encoding with positions. Messages for a
+/// slow subscriber are dropped, and read from the log later. If the encoding is not [shared](EncodedTopics::is_shared),
+/// the subscriber is disconnected.
 pub(crate) fn rule(encoded: EncodedTopics, pattern: &str) -> TopicRule {
     let rule = TopicRule::new(encoded.topic(pattern)).with_history(HistoryPolicy::new(RELAY_HISTORY));
     if encoded.is_shared() { rule.with_slow_consumer(SlowConsumer::DropNewest) } else { rule }
 }
 
-/// Messages of each topic that are retained in memory for workers whose mailbox is full. They exceed the number that
-/// the relay publishes before it waits for workers.
+/// Messages that each topic retains in memory for workers whose mailbox is full. They exceed the number that the relay
+/// publishes before it waits for workers.
 const RELAY_HISTORY: usize = 2 * RELAY_RECORDS;
 
-/// The messages of a topic in its stream, from a start on, up to a count and an approximate number of bytes.
+/// Returns a topic's messages in its stream, from a start on, up to a count and an approximate number of bytes.
 pub(crate) async fn history(
     store: Arc<StreamService>,
     topic: String,

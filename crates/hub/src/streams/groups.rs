@@ -13,10 +13,10 @@ use crate::model::problem::{Problem, code, problem};
 #[derive(Debug, Default)]
 pub(super) struct ActiveGroups(Mutex<HashMap<String, HashMap<String, Weak<ConsumerGroup>>>>);
 
-/// Groups of a stream with members. The same number may have a committed offset.
+/// Groups with members per stream. The same number may have a committed offset.
 const GROUPS_MAX: usize = 1_024;
 
-/// Members of a group: the limit of partitions of a stream, since further members would read nothing.
+/// Members per group: a stream's partition limit, since further members would read nothing.
 const MEMBERS_MAX: usize = 1_024;
 
 /// The members of one group of one stream, and their assignments.
@@ -43,14 +43,14 @@ struct GroupMember {
     waker: Waker,
 }
 
-/// A member of a group, until it is dropped.
+/// A group member, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Membership {
     group: Arc<ConsumerGroup>,
     id: u64,
 }
 
-/// Changes of an assignment since the member's last call.
+/// Assignment changes since the member's last call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reassignment {
     pub(super) lost: Vec<u32>,
@@ -60,7 +60,7 @@ pub(super) struct Reassignment {
 /// Longest name of a consumer group in bytes.
 const GROUP_MAX: usize = 255;
 
-/// Checks the name of a consumer group.
+/// Checks a consumer group's name.
 ///
 /// # Errors
 /// The rule that it breaks.
@@ -73,7 +73,7 @@ pub(super) fn check_group_name(group: &str) -> Result<(), Problem> {
 }
 
 impl ActiveGroups {
-    /// Joins a group of a stream with this number of partitions. The waker is called when there are
+    /// Joins a group of a stream with this partition count. The waker is called when there are
     /// [moves](Membership::reassignment).
     pub(super) fn join(
         &self,
@@ -99,16 +99,17 @@ impl ActiveGroups {
         Ok(Membership { group, id })
     }
 
-    /// The number of members of a group on this server.
+    /// Returns a group's member count on this server.
     pub(super) fn members(&self, stream: &str, group: &str) -> usize {
         let streams = self.0.lock();
         let group = streams.get(stream).and_then(|groups| groups.get(group)).and_then(Weak::upgrade);
         group.map_or(0, |group| group.lock().members.len())
     }
 
-    /// Checks that a commit does not move the offset of a partition that another member reads. While a group has members on
-    /// this server, only the reader of a partition commits there: a member whose partition has moved would overwrite the
-    /// commits of the next reader. `members` are the caller's memberships of the group: a connection may have several.
+    /// Checks that a commit does not move the offset of a partition that another member reads. While a group has
+    /// members on this server, only a partition's reader commits there: a member whose partition has moved would
+    /// overwrite the next reader's commits. `members` are the caller's memberships in the group: a connection may have
+    /// several.
     pub(super) fn check_commit<'a>(
         &self,
         stream: &str,
@@ -182,7 +183,7 @@ impl State {
         for (at, reader) in self.assigned.iter().take(partitions).enumerate() {
             reader.iter().for_each(|id| held.entry(*id).or_default().push(at));
         }
-        // Each member, the partitions that it lacks, and the number of partitions that it keeps.
+        // Each member, and how many partitions it lacks and keeps.
         let mut short: Vec<(u64, usize, usize)> = Vec::new();
         for member in &self.members {
             let retained = held.remove(&member.id).unwrap_or_default();

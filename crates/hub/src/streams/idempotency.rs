@@ -1,7 +1,7 @@
 //! Publications with an idempotency key in the streams of durable topics.
 //!
-//! The record of such a publication has the idempotency key in its key. So the last records of a stream are the index of
-//! recent publications: a process reads them once after its start, and, with a broker that does not deduplicate, before each
+//! Such a publication's record has the idempotency key in its key. So a stream's last records are the index of recent
+//! publications: a process reads them once after its start, and, with a broker that does not deduplicate, before each
 //! publication, since other nodes publish, too.
 
 use std::future::poll_fn;
@@ -19,16 +19,16 @@ use super::store::{Deduplication, PartitionSource, ReadFailure};
 use crate::access::auth::{Action, Rights};
 use crate::model::problem::Problem;
 
-/// Records at the end of a stream whose idempotency keys are known: more than the publications that a process remembers.
+/// Records at a stream's end whose idempotency keys are known: more than the publications that a process remembers.
 pub(crate) const RECORDS_MAX: u64 = 65_536;
 
-/// Limit of their bytes. A step may exceed it.
+/// Byte limit for these records. A step may exceed it.
 const BYTES_MAX: usize = 16 << 20;
 
 /// Records that are read in one step, from the end of the stream on.
 const STEP: u64 = 4_096;
 
-/// Recent publications in the stream of a topic.
+/// Recent publications in a topic's stream.
 pub(crate) struct RecentRecords {
     pub(crate) publications: Vec<RecentRecord>,
     relay: Arc<TopicRelay>,
@@ -56,7 +56,7 @@ impl RecentRecords {
 }
 
 impl StreamService {
-    /// Whether the last records of a durable topic have to be read before a publication with an idempotency key.
+    /// Returns whether a durable topic's last records have to be read before a publication with an idempotency key.
     pub(crate) fn must_read_keys(&self, topic: &str) -> bool {
         match self.deduplication() {
             Deduplication::Store => false,
@@ -68,7 +68,7 @@ impl StreamService {
         }
     }
 
-    /// Reads the publications with an idempotency key among the last records of a durable topic, without the records that
+    /// Reads the publications with an idempotency key among a durable topic's last records, without the records that
     /// were read before. Creates the stream, as the publication would.
     pub(crate) async fn read_keys(self: Arc<Self>, topic: String) -> Result<Option<RecentRecords>, Problem> {
         if let Some(opening) = self.opening(&topic, Action::Publish, &Rights::all()) {
@@ -95,7 +95,7 @@ impl StreamService {
     }
 }
 
-/// Adds the publications of a range of records; returns the bytes that were read.
+/// Adds the publications in a record range; returns the bytes that were read.
 async fn read_range(
     source: &mut PartitionSource,
     from: u64,
@@ -105,7 +105,7 @@ async fn read_range(
     let (mut next, mut bytes, now) = (from, 0, now());
     while next < until {
         let read = match poll_fn(|cx| source.poll_read(next, READ_BYTES, cx.waker())).await {
-            // The copy of this node has not reached the records at the broker.
+            // This node's copy has not reached the records at the broker.
             Ok(None) => poll_fn(|cx| source.poll_store(next, until, READ_BYTES, cx.waker())).await,
             read => read,
         };

@@ -14,6 +14,7 @@ use super::records_from::{RecordsFrom, records_from};
 use super::service::StreamService;
 use crate::model::json::is_deliverable;
 use crate::model::json_list::JsonListItem;
+use crate::model::schema::described;
 
 /// Consumer groups of a page.
 pub(crate) const GROUPS_MAX: usize = 1_000;
@@ -22,53 +23,71 @@ pub(crate) const GROUPS_MAX: usize = 1_000;
 /// with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
-/// A stream and its offsets.
-#[derive(Serialize)]
-pub(crate) struct ListedStream {
-    stream: Box<str>,
-    partitions: Vec<ListedPartition>,
-    /// By name.
-    groups: Vec<ListedGroup>,
-    /// Groups beyond the limit of offsets.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    more_groups: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
-}
+described! {
+    /// A stream and its offsets.
+    #[derive(Serialize)]
+    struct ListedStream {
+        /// Name of the stream
+        stream: Box<str>,
+        /// Partitions by number
+        partitions: Vec<ListedPartition>,
+        /// Consumer groups by name
+        groups: Vec<ListedGroup>,
+        /// Number of further groups; all of them: `/streams/{stream}/groups`
+        #[serde(skip_serializing_if = "Option::is_none")]
+        more_groups: Option<usize>,
+        /// Damage of a stream that cannot be opened
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    }
 
-#[derive(Serialize)]
-struct ListedPartition {
-    partition: u32,
-    earliest: u64,
-    end: u64,
-    bytes: u64,
-}
+    #[derive(Serialize)]
+    struct ListedPartition {
+        /// Number of the partition
+        partition: u32,
+        /// Offset of the first record
+        earliest: u64,
+        /// Offset of the next record
+        end: u64,
+        /// Bytes on the disk of this node
+        bytes: u64,
+    }
 
-#[derive(Serialize)]
-struct ListedGroup {
-    group: Box<str>,
-    partitions: Vec<PartitionOffset>,
-}
+    #[derive(Serialize)]
+    struct ListedGroup {
+        /// Name of the consumer group
+        group: Box<str>,
+        /// Partitions with a committed offset
+        partitions: Vec<PartitionOffset>,
+    }
 
-#[derive(Serialize)]
-struct PartitionOffset {
-    partition: u32,
-    offset: u64,
-}
+    #[derive(Serialize)]
+    struct PartitionOffset {
+        /// Number of the partition
+        partition: u32,
+        /// Committed offset
+        offset: u64,
+    }
 
-/// A group of a stream with its lags.
-#[derive(Serialize)]
-pub(crate) struct GroupLags {
-    group: Box<str>,
-    partitions: Vec<OffsetLag>,
-}
+    /// A group of a stream with its lags.
+    #[derive(Serialize)]
+    struct GroupLags {
+        /// Name of the consumer group
+        group: Box<str>,
+        /// Partitions with an offset
+        partitions: Vec<OffsetLag>,
+    }
 
-/// A committed offset, and the records between it and the end.
-#[derive(Serialize)]
-struct OffsetLag {
-    partition: u32,
-    offset: u64,
-    lag: u64,
+    /// A committed offset, and the records between it and the end.
+    #[derive(Serialize)]
+    struct OffsetLag {
+        /// Number of the partition
+        pub(crate) partition: u32,
+        /// Committed offset
+        pub(crate) offset: u64,
+        /// Offsets between it and the end
+        pub(crate) lag: u64,
+    }
 }
 
 impl JsonListItem for ListedStream {

@@ -1,13 +1,13 @@
-//! Durable keys that the nodes of a cluster share: each node stores its replicas in compacted streams.
+//! Durable keys that a cluster's nodes share: each node stores its replicas in compacted streams.
 //!
 //! ```text
 //!   owner    write ─▶ memory ─┬─▶ other nodes ─▶ memory ─▶ stream of each node
 //!                             └─▶ stream ─▶ acknowledged
 //! ```
 //!
-//! One thread copies the changes in memory since the last copy, each key once, and then the claim and the sequence,
-//! in one batch. The keys of another owner are written as a new generation, whose last batch replaces the generation
-//! before. So a stream always has the keys of one claim at one sequence.
+//! One thread copies the changes in memory since the last copy, each key once, and then the claim and the sequence, in
+//! one batch. Another owner's keys are written as a new generation, whose last batch replaces the generation before. So
+//! a stream always has one claim's keys at one sequence.
 
 mod batches;
 mod load;
@@ -36,8 +36,8 @@ use crate::model::problem::Problem;
 use crate::topics::key_faults::{FaultCause, FaultCounts, RejectedWrites, StorageError};
 use crate::topics::shared_keys::{Claim, ReplicaStore, SharedKeys};
 
-/// Name of the stream with the node, and start of the names of streams with a replica. No name of a client begins with it,
-/// since `*` is a wildcard there.
+/// Name of the stream with the node, and name prefix for streams with a replica. No stream name from a client begins
+/// with it, since `*` is a wildcard there.
 pub(super) const REPLICAS_NAME: &str = "*.replicas";
 const REPLICA_PREFIX: &str = "*.replicas.";
 
@@ -47,7 +47,7 @@ const REWRITES_PER_PASS: usize = 1;
 /// Time until a topic is stored again that could not be.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The replicas of durable keys on the disk of this node.
+/// The replicas of durable keys on this node's disk.
 pub(crate) struct KeyReplicas {
     patterns: PatternSet,
     config: StreamConfig,
@@ -73,11 +73,11 @@ pub(crate) struct KeyReplicas {
 /// A topic and its stream.
 #[derive(Default)]
 struct StoredReplica {
-    /// The state of the stream; `None`: it is empty.
+    /// The stream's state; `None`: it is empty.
     state: Option<StoredClaim>,
     last_generation: u32,
     partition: Option<Partition>,
-    /// The stream perhaps has keys of generations that are not complete.
+    /// The stream perhaps has keys of incomplete generations.
     has_leftovers: bool,
     fault: Option<StorageFault>,
 }
@@ -95,11 +95,11 @@ struct StorageFault {
     retry: Option<Instant>,
 }
 
-/// The next batch of a topic.
+/// A topic's next batch.
 enum TopicBatch {
     Nothing,
     Started(Pending, StoredClaim),
-    /// All keys, of this claim, are written again.
+    /// All keys of this claim are written again.
     Rewrite(Claim),
 }
 
@@ -127,7 +127,7 @@ impl KeyReplicas {
         }
     }
 
-    /// Whether the keys of any topic are durable.
+    /// Returns whether any topic has durable keys.
     pub(crate) fn is_enabled(&self) -> bool {
         !self.patterns.is_empty()
     }
@@ -203,7 +203,7 @@ impl KeyReplicas {
         changed.iter().filter_map(|topic| topics.get(topic)?.fault.as_ref()?.retry).min()
     }
 
-    /// Copies a batch of each topic that has changed to its stream, and waits until they are stored. Returns whether
+    /// Copies a batch for each changed topic to its stream, and waits until the batches are stored. Returns whether
     /// there were any.
     pub(crate) fn store_changes(&self, now: Instant) -> bool {
         if !self.is_loaded.load(Ordering::Acquire) {
@@ -232,7 +232,7 @@ impl KeyReplicas {
         due
     }
 
-    /// Appends a batch of each of these topics, and waits until they are stored. Returns the topics to rewrite, with
+    /// Appends a batch for each topic, and waits until the batches are stored. Returns the topics to rewrite, with
     /// their claims.
     fn store_batches(&self, changed: &[Arc<str>], now: Instant) -> Vec<(Arc<str>, Claim)> {
         let mut rewrites = Vec::new();
@@ -257,7 +257,7 @@ impl KeyReplicas {
         rewrites
     }
 
-    /// Rewrites the first of these topics. The other ones follow the next batches, which do not wait for all of them.
+    /// Rewrites the first of these topics. The other ones follow the next batches, which do not wait for all rewrites.
     fn rewrite_some(&self, rewrites: &[(Arc<str>, Claim)], now: Instant) {
         let (first, others) = rewrites.split_at(rewrites.len().min(REWRITES_PER_PASS));
         for (topic, claim) in first {
@@ -328,7 +328,7 @@ impl KeyReplicas {
         self.lock_changed().insert(Arc::clone(topic));
     }
 
-    /// Starts to append the changes of a topic since the last batch.
+    /// Starts to append a topic's changes since the last batch.
     fn start_batch(&self, topic: &Arc<str>) -> Result<TopicBatch, StorageError> {
         let (Some(publisher), Some(owners)) = (self.publisher.get(), self.owners()) else {
             return Ok(TopicBatch::Nothing);
@@ -337,7 +337,7 @@ impl KeyReplicas {
             return Ok(TopicBatch::Nothing);
         };
         let known = self.lock().get(topic).and_then(|replica| replica.state);
-        // The claim of other keys: they are on their way. A replica that does not fit has no sequence.
+        // The claim belongs to other keys: they are on their way. A replica that does not fit has no sequence.
         if position.epoch != claim.epoch || position.sequence == 0 {
             return Ok(TopicBatch::Nothing);
         }
@@ -401,7 +401,7 @@ impl KeyReplicas {
         Ok(())
     }
 
-    /// The stream of a topic, which is created if there is none.
+    /// Returns a topic's stream, and creates it if there is none.
     fn partition(&self, topic: &Arc<str>) -> Result<Partition, StorageError> {
         if let Some(partition) = self.lock().get(topic).and_then(|replica| replica.partition.clone()) {
             return Ok(partition);
@@ -412,7 +412,7 @@ impl KeyReplicas {
         Ok(partition)
     }
 
-    /// Name of the stream of a topic.
+    /// Returns the name of a topic's stream.
     pub(super) fn stream_name(topic: &str) -> String {
         format!("{REPLICA_PREFIX}{topic}")
     }
@@ -447,7 +447,7 @@ impl KeyReplicas {
     }
 }
 
-/// The partition of a stream, which is created if it does not exist.
+/// Returns a stream's partition, and creates the stream if it does not exist.
 fn open_or_create(streams: &Streams, name: &str, config: &StreamConfig) -> Result<Partition, StorageError> {
     let stream = match streams.find(name)? {
         Some(stream) => stream,

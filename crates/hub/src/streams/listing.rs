@@ -1,4 +1,4 @@
-//! The list of streams, in pages.
+//! The stream list, in pages.
 
 use std::ops::Bound;
 
@@ -10,18 +10,18 @@ use crate::access::auth::{Action, Rights};
 use crate::model::json_list::{JsonList, page_end};
 use crate::model::problem::Problem;
 
-/// Streams of a page.
+/// Streams per page.
 pub(crate) const STREAMS_MAX: usize = 1_000;
 
 /// Names that a request examines. A page may have fewer streams, or none, and a next page.
 const EXAMINED_MAX: usize = 10_000;
 
-/// Partitions and committed offsets of a page, after which it ends with a stream.
+/// Partitions and committed offsets in a page, after which it ends with a stream.
 const ENTRIES_MAX: usize = 16_384;
 
 impl StreamService {
-    /// A page of the streams that may be read with these rights and that `is_listed`, by name, from the first one behind
-    /// `after`. Rights are checked before anything is read of a stream.
+    /// Returns a page of the streams that may be read with these rights and that `is_listed`, by name, from the first
+    /// one behind `after`. Rights are checked before anything is read from a stream.
     pub(crate) fn list(
         &self,
         rights: &Rights,
@@ -54,7 +54,7 @@ impl StreamService {
 /// A page of streams.
 pub(crate) struct StreamsPage {
     streams: Vec<ListedStream>,
-    /// The `after` of the next page, if there may be one.
+    /// The next page's `after`, if there may be one.
     next: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl StreamsPage {
     }
 }
 
-/// Whether the stream has the durable keys of a topic.
+/// Returns whether the stream has a topic's durable keys.
 fn is_of_keys(name: &str) -> bool {
     [STREAM_PREFIX, REPLICAS_NAME].iter().any(|prefix| name.starts_with(prefix))
 }

@@ -1,4 +1,4 @@
-//! Streams in the log of this node alone.
+//! Streams in this node's log alone.
 
 use std::collections::BTreeMap;
 use std::future;
@@ -24,7 +24,7 @@ use crate::model::brief::brief;
 use crate::model::parse_patterns;
 use crate::model::problem::{Problem, code, problem};
 
-/// Stores streams in the log of this node.
+/// Store for streams in this node's log.
 pub(crate) struct LocalStore {
     /// Configuration of streams that their first use creates.
     config: StreamConfig,
@@ -38,7 +38,7 @@ impl LocalStore {
         Self { config, compacted: parse_patterns(compacted), topics }
     }
 
-    /// Configuration of a stream that its first use creates.
+    /// Returns the configuration of a stream that its first use creates.
     fn config_of(&self, name: &str) -> StreamConfig {
         let config = self.config.clone().with_automatic(true);
         let is_compacted = TopicName::parse(name)

@@ -1,4 +1,4 @@
-//! The records of a durable topic that a subscriber has missed, read at once. A subscriber that may take longer
+//! The durable-topic records that a subscriber has missed, read at once. A subscriber that may take longer
 //! [follows](super::follow) the log.
 
 use std::future::poll_fn;
@@ -53,7 +53,7 @@ impl MissedRecords {
         self.is_complete && self.next < *self.relay.progress()
     }
 
-    /// Reads on, up to the records that are published, at most as many as the limits of messages and bytes.
+    /// Reads on, up to the records that are published, within the message and byte limits.
     pub(crate) async fn read_on(
         mut self,
         store: &StreamService,

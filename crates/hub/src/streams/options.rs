@@ -21,7 +21,7 @@ pub struct StreamOptions {
     pub(crate) durable_keys: Vec<String>,
     /// Patterns of topics whose keys are in memory, although a less specific pattern makes them durable.
     pub(crate) keyed_exceptions: Vec<String>,
-    /// The nodes of a cluster share the durable keys.
+    /// A cluster's nodes share the durable keys.
     pub(crate) shares_keys: bool,
     pub(crate) compacted: Vec<String>,
     pub(crate) config: StreamConfig,
@@ -29,7 +29,7 @@ pub struct StreamOptions {
     pub(crate) rules: CreationRules,
 }
 
-/// The identity of a broker, without secrets.
+/// A broker's identity, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BrokerIdentity {
     pub(crate) location: String,
@@ -37,7 +37,7 @@ pub(crate) struct BrokerIdentity {
 }
 
 impl BrokerIdentity {
-    /// Content of the marker file in a directory with a copy of the streams.
+    /// Returns the content of the marker file in a directory with a copy of the streams.
     pub(super) fn marker(&self) -> String {
         format!("{}\n{}\n", self.location, self.prefix)
     }
@@ -51,21 +51,21 @@ pub(crate) struct CreationRules {
     pub(crate) expire_unused: Option<Duration>,
 }
 
-/// Default limit of streams, as of [`StreamsConfig`](sinews_stream::StreamsConfig).
+/// Default stream limit, as in [`StreamsConfig`](sinews_stream::StreamsConfig).
 const STREAMS_MAX: usize = 10_000;
 
 /// Default size of a node's copy of each partition, in bytes. The broker has the rest.
 const COPY_BYTES: u64 = 1 << 30;
 
-/// Folder of the streams of durable keys in a directory with the copy of a broker's streams.
+/// Folder for the streams of durable keys, in a directory with the copy of a broker's streams.
 const KEYS_DIRECTORY: &str = "keys";
 
-/// Why a cluster rejects durable topics on the disk of one node.
+/// Why a cluster rejects durable topics on one node's disk.
 const LOCAL_TOPICS: &str = "the nodes do not share durable topics in a directory: store the streams at a broker \
                             (streams.store)";
 
 impl StreamOptions {
-    /// Checks that this machine does not store what the nodes of a cluster share.
+    /// Checks that this machine does not store what a cluster's nodes share.
     ///
     /// # Errors
     /// What it stores.
@@ -76,7 +76,7 @@ impl StreamOptions {
         Ok(())
     }
 
-    /// Streams in a directory of this machine.
+    /// Returns options for streams in a directory on this machine.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self {
@@ -94,10 +94,11 @@ impl StreamOptions {
         }
     }
 
-    /// Streams at a broker, with a copy of their last records on this machine. `location` identifies the broker without
-    /// credentials, and `prefix` its names: a directory with the copy of one broker is never used for another one.
+    /// Returns options for streams at a broker, with a copy of their last records on this machine. `location`
+    /// identifies the broker without credentials, and `prefix` its names: a directory with the copy of one broker is
+    /// never used for another one.
     ///
-    /// The copy is not synced and has at most 1 GiB of each partition, because the broker has the records.
+    /// The copy is not synced and has at most 1 GiB per partition, because the broker has the records.
     #[must_use]
     pub fn at_broker(broker: Arc<dyn Broker>, location: &str, prefix: &str) -> Self {
         let identity = BrokerIdentity { location: location.to_owned(), prefix: prefix.to_owned() };
@@ -130,9 +131,9 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the patterns of topics whose keys are durable. The keys of a topic are stored in a compacted stream of its
-    /// own, which clients cannot name. Default: none; keys are in memory. A broker stores no keys: beside it, the keys are
-    /// in the folder `keys` of the [directory](Self::with_directory), synced before each acknowledgement.
+    /// Sets the patterns of topics whose keys are durable. A topic's keys are stored in its own compacted stream, which
+    /// clients cannot name. Default: none; keys are in memory. A broker stores no keys: beside it, the keys are in the
+    /// folder `keys` of the [directory](Self::with_directory), synced before each acknowledgement.
     #[must_use]
     pub fn with_durable_keys(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.durable_keys = patterns.into_iter().collect();
@@ -156,14 +157,14 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the limit of streams. Default: 10,000, which take a few seconds to open.
+    /// Sets the stream limit. Default: 10,000, which take a few seconds to open.
     #[must_use]
     pub fn with_max_streams(mut self, streams: usize) -> Self {
         self.max_streams = streams;
         self
     }
 
-    /// Sets the limits of streams that one client may create.
+    /// Sets the limits for streams that one client may create.
     #[must_use]
     pub fn with_creation_limits(mut self, limits: CreationLimits) -> Self {
         self.rules.creation = limits;
@@ -178,7 +179,7 @@ impl StreamOptions {
         self
     }
 
-    /// Takes the options of a directory of this machine for durable keys, if a broker stores the other streams.
+    /// Takes the durable-key options, for a directory on this machine, if a broker stores the other streams.
     pub(super) fn take_keys(&mut self) -> Option<Self> {
         let directory = self.directory.as_ref().filter(|_| self.broker.is_some())?.join(KEYS_DIRECTORY);
         if self.durable_keys.is_empty() {

@@ -1,4 +1,4 @@
-//! The patterns whose subscribers get durable topics of a broker, and the streams that are known for them.
+//! The patterns whose subscribers get durable topics from a broker, and the streams that are known for them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use crate::background::Task;
 use crate::model::problem::{Problem, code, problem};
 
-/// The patterns of a node's subscriptions, and the streams at the broker.
+/// A node's subscription patterns, and the streams at the broker.
 #[derive(Default)]
 pub(super) struct TopicDiscovery {
     state: Mutex<DiscoveryState>,
@@ -24,7 +24,7 @@ pub(super) struct DiscoveryState {
     /// listing, and without patterns.
     pub(super) listed: Option<HashSet<String>>,
     pub(super) task: Option<Task>,
-    /// The last failure of a listing.
+    /// The last listing failure.
     pub(super) failure: Option<Problem>,
     pub(super) is_closed: bool,
 }
@@ -32,7 +32,7 @@ pub(super) struct DiscoveryState {
 pub(super) struct ActivePattern {
     pattern: TopicPattern<'static>,
     pub(super) subscriptions: usize,
-    /// The result of the first listing; `None` before it.
+    /// The first listing's result; `None` before it.
     pub(super) result: Option<Result<(), Problem>>,
 }
 

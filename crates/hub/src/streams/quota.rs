@@ -1,4 +1,4 @@
-//! Limits of streams that a client may create, so that no client uses up the server's limit.
+//! Limits for streams that a client may create, so that no client uses up the server's limit.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::model::Creator;
 use crate::model::problem::{Problem, code, problem};
 
-/// Limits of the streams that one client creates: the subject of its token, its app of the Pusher protocol, or its address.
+/// Limits for the streams that one client creates. A client is its token's subject, its app in the Pusher protocol, or
+/// its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CreationLimits {
@@ -26,15 +27,15 @@ impl CreationLimits {
     }
 }
 
-/// A small share of the server's default limit of streams. The same number a minute bounds the disk load of creating
-/// and deleting streams in turn.
+/// A small share of the server's default stream limit. The same number a minute bounds the disk load of creating and
+/// deleting streams in turn.
 impl Default for CreationLimits {
     fn default() -> Self {
         Self { per_client: 256, per_minute: 256 }
     }
 }
 
-/// The created streams of each client.
+/// Each client's created streams.
 #[derive(Debug)]
 pub(super) struct CreationQuota {
     limits: CreationLimits,
@@ -44,7 +45,7 @@ pub(super) struct CreationQuota {
 #[derive(Debug, Default)]
 struct State {
     clients: HashMap<Creator, ClientCreations>,
-    /// The creator of each stream.
+    /// Each stream's creator.
     creators: HashMap<String, Creator>,
 }
 
@@ -59,7 +60,7 @@ struct ClientCreations {
 /// The window of [`CreationLimits::per_minute`].
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Limit of clients that are counted.
+/// Maximum clients that are counted.
 const CLIENTS_MAX: usize = 65_536;
 
 impl CreationQuota {

@@ -1,4 +1,4 @@
-//! The content of records of durable topics.
+//! The content of durable-topic records.
 
 use bytes::Bytes;
 use sinews_stream::record::{Record, ValueKind};
@@ -6,7 +6,7 @@ use sinews_stream::record::{Record, ValueKind};
 use crate::model::MessageContent;
 use crate::model::json::is_deliverable;
 
-/// The content of a record for protocols that know no events. Its declared kind was not checked.
+/// Returns a record's content for protocols that know no events. Its declared kind was not checked.
 pub(crate) fn content_of(record: &Record<'_>) -> MessageContent {
     let bytes = Bytes::copy_from_slice(record.value);
     match (record.kind, std::str::from_utf8(record.value)) {

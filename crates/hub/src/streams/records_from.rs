@@ -7,11 +7,11 @@ use sinews_stream::{Partition, ReadError};
 
 use crate::model::problem::{Problem, code, problem};
 
-/// Bytes of one read.
+/// Bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
-/// Reads all records of a partition, each with the time of its append in microseconds since 1970. `None` stands for
-/// damaged records, which are skipped. Returns the end.
+/// Reads all records in a partition, each with its append time in microseconds since 1970. `None` stands for damaged
+/// records, which are skipped. Returns the end.
 ///
 /// # Errors
 /// The disk has failed, or the function has returned an error.
@@ -42,7 +42,8 @@ pub(super) fn read_all(
     Ok(end)
 }
 
-/// The records of batches from an offset on. A batch with a damaged record yields the records before the damage.
+/// Returns the records of batches from an offset on. A batch with a damaged record yields the records before the
+/// damage.
 pub(crate) fn records_from(batches: &[u8], from: u64) -> RecordsFrom<'_> {
     RecordsFrom { batches: record::iter(batches), batch: None, from, damaged: None }
 }
@@ -50,7 +51,7 @@ pub(crate) fn records_from(batches: &[u8], from: u64) -> RecordsFrom<'_> {
 /// See [`records_from`].
 pub(crate) struct RecordsFrom<'a> {
     batches: BatchIter<'a>,
-    /// The records of the current batch, and its end offset.
+    /// The current batch's records, and its end offset.
     batch: Option<(RecordIter<'a>, u64)>,
     /// The first offset to return.
     from: u64,
@@ -58,7 +59,7 @@ pub(crate) struct RecordsFrom<'a> {
 }
 
 impl RecordsFrom<'_> {
-    /// The first range of records that was skipped because of damage.
+    /// Returns the first range of records that was skipped because of damage.
     pub(crate) fn damaged(&self) -> Option<Range<u64>> {
         self.damaged.clone()
     }

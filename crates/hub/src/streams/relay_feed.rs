@@ -1,4 +1,4 @@
-//! Publishes the records of a broker to the subscribers of a durable topic when this node's log accepts them.
+//! Publishes a broker's records to a durable topic's subscribers when this node's log accepts them.
 //!
 //! ```text
 //!   broker ──▶ thread of its client ─┬─▶ topics of the server below ─▶ live subscribers
@@ -84,5 +84,5 @@ fn publish(
     relayed
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests;

@@ -1,4 +1,4 @@
-//! Replies and events of streams, which each protocol encodes.
+//! Stream replies and events, which each protocol encodes.
 
 use sinews_server::{Context, Sent};
 use sinews_stream::{Appended, ReadResult};
@@ -8,7 +8,7 @@ use crate::model::problem::Problem;
 
 /// Encodes replies and events for one protocol.
 pub(crate) trait Replies {
-    /// The id of a client's request.
+    /// A client's request id.
     type Id;
 
     /// Whether the client receives an answer to a publication that succeeds.
@@ -36,11 +36,11 @@ pub(crate) trait Replies {
     fn fetched(&self, at: &ReplyContext<'_, Self::Id>, fetched: &FetchedRecords, cx: &mut Context<'_>);
     /// Records that do not exist any more, and the next offset.
     fn gap(&self, at: &ReplyContext<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
-    /// The partitions that are assigned to a member of a group, with their start offsets.
+    /// The partitions that are assigned to a group member, with their start offsets.
     fn assigned(&self, id: &Self::Id, stream: &str, assigned: &[AssignedPartition], cx: &mut Context<'_>);
 }
 
-/// Where reading of a partition starts.
+/// An assigned partition, and the offset where reading starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AssignedPartition {
     pub(crate) partition: u32,
@@ -56,7 +56,7 @@ pub(crate) struct ReplyContext<'a, I> {
     pub(crate) partition: u32,
 }
 
-/// Whether an answer stays below the limit of the outbound queue; if not, `ConnectionStreams::drained` follows.
+/// Returns whether an answer stays below the outbound queue's limit; if not, `ConnectionStreams::drained` follows.
 pub(crate) fn has_outbound_capacity(cx: &Context<'_>) -> bool {
     cx.buffered() <= cx.config().high_water()
 }

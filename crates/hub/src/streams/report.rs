@@ -1,4 +1,4 @@
-//! Reports of streams for the dashboard and Prometheus.
+//! Stream reports for the dashboard and Prometheus.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const OPEN_STREAMS_MAX: usize = 4096;
 /// Streams, by name, among which closed streams are listed.
 const CLOSED_STREAMS_MAX: usize = 1024;
 
-/// Groups of a stream on the dashboard, by descending lag.
+/// Groups per stream on the dashboard, by descending lag.
 const GROUPS_SHOWN: usize = 8;
 
 /// Partitions in the metrics: of open streams, oldest first, and then of closed streams.
@@ -33,7 +33,7 @@ const PARTITIONS_REPORTED: usize = 256;
 /// Groups in the metrics, in the same order.
 const GROUPS_REPORTED: usize = 256;
 
-/// Totals of all partitions of one stream.
+/// One stream's totals over all partitions.
 #[derive(Default)]
 struct StreamTotals {
     statistics: Statistics,
@@ -72,7 +72,7 @@ fn retained(ends: &PartitionOffsets) -> u64 {
     ends.next.saturating_sub(ends.earliest)
 }
 
-/// The lag of each group in records, by name. A partition without a committed offset counts in full.
+/// Returns each group's lag in records, by name. A partition without a committed offset counts in full.
 fn lags(stream: &Stream) -> Vec<(String, u64)> {
     let lag = |group: &str| {
         let before = |(number, partition): (u32, Partition)| {
@@ -127,7 +127,7 @@ fn closed_json(info: &StreamInfo) -> Value {
     fields
 }
 
-/// The name and the lag of a group of a stream that is not open.
+/// Returns the name and the lag of a closed stream's group.
 fn closed_lag(info: &StreamInfo, group: &GroupInfo) -> (String, u64) {
     let lag = |(number, partition): (u32, &PartitionInfo)| {
         let stored = group.offsets.iter().find(|(of, _)| *of == number).map_or(0, |(_, offset)| *offset);
@@ -182,7 +182,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The collected metrics of streams.
+/// The collected stream metrics.
 #[derive(Debug)]
 pub(crate) struct StreamMetrics {
     streams: u64,
@@ -201,7 +201,7 @@ struct PartitionMetrics {
 }
 
 impl PartitionMetrics {
-    /// The values of a stream that is not open: its counters are zero.
+    /// Returns a closed stream's values: its counters are zero.
     fn closed(stream: &str, number: u32, info: &PartitionInfo) -> Self {
         let mut statistics = Statistics::default();
         (statistics.bytes, statistics.segments) = (info.bytes, info.segments);

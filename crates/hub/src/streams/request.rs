@@ -1,4 +1,4 @@
-//! Parameters of requests to streams.
+//! Parameters of stream requests.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ use crate::model::problem::{Problem, code, problem};
 /// The partition that a request addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartitionChoice {
-    /// Publications: by the key of the first record, or in turn. Reads: all partitions.
+    /// Publications: by the first record's key, or in turn. Reads: all partitions.
     Any,
     Number(u32),
 }
@@ -39,7 +39,7 @@ impl AckLevel {
     }
 }
 
-/// Where the subscription of a stream starts.
+/// Where a subscription to a stream starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SubscriptionStart {
     pub(crate) start: StartPosition,
@@ -47,7 +47,7 @@ pub(crate) struct SubscriptionStart {
     pub(crate) group: Option<String>,
 }
 
-/// Chooses the partition of a publication.
+/// Chooses a publication's partition.
 pub(crate) fn choose_partition(
     stream: &Stream,
     choice: PartitionChoice,

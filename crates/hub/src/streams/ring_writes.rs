@@ -1,5 +1,5 @@
-//! Writes of the log on the server's workers, if these use io_uring. The worker submits a write with its regular system
-//! call, and no other thread has to be woken. The log's threads perform the syncs.
+//! Log writes on the server's workers, if these use io_uring. The worker submits a write with its regular system call,
+//! and no other thread has to be woken. The log's threads perform the syncs.
 
 use std::io;
 use std::sync::Arc;

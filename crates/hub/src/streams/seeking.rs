@@ -1,4 +1,4 @@
-//! Starts of subscriptions at a time, which may need an index that is missing.
+//! Subscription starts at a time, which may need an index that is missing.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The streams of this server: the entry of all client protocols.
+//! This server's streams: the entry for all client protocols.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -40,7 +40,7 @@ use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::ReplicaStore as _;
 
-/// The streams of this server.
+/// This server's streams.
 pub(crate) struct StreamService {
     /// Empty while the predecessor process still owns the streams.
     pub(super) streams: OnceLock<Streams>,
@@ -52,14 +52,14 @@ pub(crate) struct StreamService {
     pub(super) rules: CreationRules,
     pub(super) topics: Arc<DurableTopics>,
     pub(super) keys: Arc<DurableKeys>,
-    /// The durable keys that the nodes of a cluster share.
+    /// The durable keys that a cluster's nodes share.
     replicas: Arc<KeyReplicas>,
-    /// Writes of durable keys that could not be stored.
+    /// Durable-key writes that could not be stored.
     rejected_writes: Arc<RejectedWrites>,
     pub(super) background: Background,
     /// The node's log alone, or the broker that it follows.
     pub(super) store: Box<dyn StreamStore>,
-    /// The streams of durable keys beside those of a broker, which stores no keys.
+    /// The streams of durable keys, beside a broker's streams: a broker stores no keys.
     for_keys: OnceLock<Arc<Self>>,
     /// A temporary directory, removed on shutdown.
     temporary_directory: Mutex<Option<TemporaryDirectory>>,
@@ -73,14 +73,14 @@ pub(crate) struct StreamPatterns {
     pub(crate) topics: PatternSet,
     /// Topics with durable keys.
     pub(crate) keyed_topics: PatternSet,
-    /// Those whose keys the nodes of a cluster share.
+    /// Topics whose keys a cluster's nodes share.
     pub(crate) shared_keys: PatternSet,
     /// Compacted streams.
     pub(crate) compacted: Vec<String>,
 }
 
 impl StreamService {
-    /// Creates a store without streams. Takes the largest message of a client, and the broker that stores the streams.
+    /// Creates a store without streams. Takes the largest client message, and the broker that stores the streams.
     pub(crate) fn new(
         config: StreamConfig,
         patterns: StreamPatterns,
@@ -118,7 +118,7 @@ impl StreamService {
         })
     }
 
-    /// Stores durable keys in the streams of another service, which this one closes. Called once.
+    /// Stores durable keys in another service's streams. This service closes the other one. Called once.
     pub(super) fn set_keys(&self, keys: Arc<Self>) {
         let _ = self.for_keys.set(keys);
     }
@@ -147,12 +147,12 @@ impl StreamService {
         self.topics.wake_all();
     }
 
-    /// The durable keys of topics.
+    /// Returns the topics' durable keys.
     pub(crate) fn keys(&self) -> &Arc<DurableKeys> {
         &self.keys
     }
 
-    /// The durable keys that the nodes of a cluster share.
+    /// Returns the durable keys that a cluster's nodes share.
     pub(crate) fn key_replicas(&self) -> &Arc<KeyReplicas> {
         &self.replicas
     }
@@ -165,8 +165,8 @@ impl StreamService {
         }
     }
 
-    /// What an operation on the keys of a topic has to wait for; usually nothing. A creator is given for a write, which
-    /// creates the stream.
+    /// Returns what an operation on a topic's keys has to wait for; usually nothing. A creator is given for a write,
+    /// which creates the stream.
     pub(crate) fn opening_of_keys(
         self: &Arc<Self>,
         topic: &str,
@@ -195,10 +195,10 @@ impl StreamService {
         Some(open.shared())
     }
 
-    /// Counts the stream of a topic's keys that the nodes of a cluster share, if a write of this creator is the first one.
+    /// Counts the stream of a topic's keys that a cluster's nodes share, if this creator's write is the first one.
     ///
     /// # Errors
-    /// The creator has reached a limit of streams.
+    /// The creator has reached a stream limit.
     pub(crate) fn reserve_replica(&self, topic: &str, creator: &Creator) -> Result<(), Problem> {
         if !self.replicas.stores(topic) || self.replicas.has_keys(topic) {
             return Ok(());
@@ -207,12 +207,12 @@ impl StreamService {
         if self.quota.has(&name) { Ok(()) } else { self.reserve_keys(&name, creator) }
     }
 
-    /// Counts a stream of keys among those of its creator.
+    /// Counts a key stream among its creator's streams.
     fn reserve_keys(&self, name: &str, creator: &Creator) -> Result<(), Problem> {
         self.quota.reserve(creator, name).inspect_err(|_| self.rejected_writes.count(FaultCause::Limit))
     }
 
-    /// Metrics of the storage of durable keys; `None` if no keys are durable.
+    /// Returns storage metrics for durable keys; `None` if no keys are durable.
     pub(crate) fn key_storage_metrics(&self) -> Option<KeyStorageMetrics> {
         let is_enabled = self.keys.is_enabled() || self.replicas.is_enabled();
         let mut topics = self.replicas.faults();
@@ -220,7 +220,7 @@ impl StreamService {
         is_enabled.then(|| KeyStorageMetrics { topics, rejected: self.rejected_writes.counts() })
     }
 
-    /// Creates the stream of a topic's keys.
+    /// Creates a topic's key stream.
     async fn create_keys(&self, topic: &str, creator: &Creator) -> Result<(), Problem> {
         let name = format!("{STREAM_PREFIX}{topic}");
         let is_counted = self.quota.has(&name);
@@ -242,7 +242,7 @@ impl StreamService {
         opened
     }
 
-    /// Writes a key of a topic, and waits until the change is stored and applied.
+    /// Writes a topic's key, and waits until the change is stored and applied.
     pub(crate) async fn write_key(
         self: Arc<Self>,
         publisher: Publisher,
@@ -266,7 +266,7 @@ impl StreamService {
         &self.topics
     }
 
-    /// The relay of a durable topic, and the records to append to its stream.
+    /// Returns a durable topic's relay, and the records to append to its stream.
     pub(crate) fn prepare_publication(
         &self,
         topic: &str,
@@ -278,7 +278,7 @@ impl StreamService {
         self.prepare_record(topic, content, &key.unwrap_or_default(), rights)
     }
 
-    /// The relay of a durable topic, and the record of an event of an app's server with its seal.
+    /// Returns a durable topic's relay, and the record of an event from an app's server with its seal.
     pub(crate) fn prepare_event(
         &self,
         topic: &str,
@@ -300,7 +300,7 @@ impl StreamService {
         Ok((relay, durable_topics::record_of(content, key, self.limits())?))
     }
 
-    /// The relay of a durable topic, if its stream exists.
+    /// Returns a durable topic's relay, if its stream exists.
     pub(crate) fn topic_relay(&self, topic: &str) -> Result<Option<Arc<TopicRelay>>, Problem> {
         self.open_stream(topic)?.map(|stream| self.topics.topic_relay(&stream)).transpose()
     }
@@ -352,7 +352,7 @@ impl StreamService {
         &self.limits
     }
 
-    /// The health of the broker and the number of rejected requests, if a broker stores the streams.
+    /// Returns the broker's health and the number of rejected requests, if a broker stores the streams.
     pub(crate) fn broker(&self) -> Option<(BrokerHealth, u64)> {
         self.store.health()
     }
@@ -386,14 +386,14 @@ impl StreamService {
         all
     }
 
-    /// Streams that are not open, by name, among the first `most` of all.
+    /// Returns streams that are not open, by name, among the first `most` of all.
     pub(super) fn list_closed(&self, most: usize) -> Vec<StreamInfo> {
         let mut infos = self.streams.get().map(|streams| streams.describe_first(most)).unwrap_or_default();
         infos.retain(|info| info.state == StreamState::Closed);
         infos
     }
 
-    /// The number of streams.
+    /// Returns the stream count.
     pub(super) fn count(&self) -> usize {
         self.streams.get().map_or(0, Streams::count)
     }
@@ -405,7 +405,7 @@ impl StreamService {
         damaged
     }
 
-    /// The open streams that reject appends or commits after an error of the disk, and the reasons.
+    /// Returns the open streams that reject appends or commits after a disk error, and the reasons.
     pub(crate) fn failed(&self) -> Vec<(Arc<str>, Arc<str>)> {
         let all = self.open();
         let failed = all.iter().filter_map(|stream| Some((stream.name().into(), stream.failure()?)));
@@ -430,7 +430,7 @@ impl StreamService {
         Ok(())
     }
 
-    /// Returns the stream of a topic for a publication that hooks have accepted.
+    /// Returns a topic's stream for a publication that hooks have accepted.
     fn stream_of_topic(&self, name: &str, rights: &Rights) -> Result<Stream, Problem> {
         model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
         rights.may(Action::Publish, name)?;
@@ -515,7 +515,8 @@ impl StreamService {
         self.store.deduplication()
     }
 
-    /// Rejects records of a client that would count as publications with an idempotency key, or as events of an app's server.
+    /// Rejects a client's records that would count as publications with an idempotency key, or as events from an app's
+    /// server.
     pub(crate) fn check_keys(&self, stream: &Stream, records: &Records) -> Result<(), Problem> {
         if !self.topics.is_durable(stream.name()) {
             return Ok(());
@@ -536,7 +537,7 @@ impl StreamService {
         self.store.has_capacity(stream, partition, waker)
     }
 
-    /// Commits the offset of a group.
+    /// Commits a group's offset.
     pub(crate) fn commit(
         &self,
         stream: &Stream,
@@ -557,12 +558,12 @@ impl StreamService {
         Ok(())
     }
 
-    /// The committed offset of a group in a partition, or the request for it.
+    /// Returns the committed offset of a group in a partition, or the request for it.
     pub(crate) fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup {
         self.store.committed(stream, partition, group)
     }
 
-    /// Whether a commit of the group may be lost.
+    /// Returns whether a group's commit may be lost.
     pub(crate) fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool {
         self.store.is_doubtful(stream, partition, group)
     }
@@ -572,7 +573,7 @@ impl StreamService {
         self.store.seek(stream, number, &find_partition(stream, number)?, start)
     }
 
-    /// The source of batches for a reader.
+    /// Returns the source of batches for a reader.
     pub(crate) fn source(&self, stream: &Stream, number: u32) -> Result<PartitionSource, Problem> {
         Ok(self.store.source(stream, number, find_partition(stream, number)?))
     }
@@ -582,7 +583,7 @@ impl StreamService {
         (self.store.first(stream, number, partition), partition.offsets().readable)
     }
 
-    /// The offset of the first record that a new stream has.
+    /// Returns the offset of the first record in a new stream.
     pub(crate) fn first_offset(&self) -> u64 {
         self.store.first_offset()
     }
@@ -600,5 +601,5 @@ impl StreamService {
     }
 }
 
-/// Largest batch of a publication, in bytes: a broker returns no larger batches.
+/// Largest publication batch, in bytes: a broker returns no larger batches.
 const BATCH_MAX: usize = 8 << 20;

@@ -1,4 +1,4 @@
-//! Where streams are stored: in the log of this node, or at a broker that this log follows.
+//! Where streams are stored: in this node's log, or at a broker that this log follows.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ pub(crate) enum IfMissing {
 /// How repeated publications with an idempotency key are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deduplication {
-    /// Only this process appends: it reads the last records of a stream once, and then remembers its own.
+    /// Only this process appends: it reads a stream's last records once, and then remembers its own.
     ReadOnce,
     /// Other nodes append, too: the last records are read before each publication.
     ReadAlways,
@@ -38,12 +38,12 @@ pub(crate) enum Deduplication {
     Store,
 }
 
-/// Stores streams. Readers always read the log of this node; the store decides where records come from.
+/// Storage for streams. Readers always read this node's log; the store decides where records come from.
 pub(crate) trait StreamStore: Send + Sync {
     /// Opens a stream in the background; `None` if it is open or cannot be opened.
     fn open(&self, streams: &Streams, name: &str, missing: IfMissing) -> Option<SharedOpening>;
 
-    /// Whether a stream of this node's log can be used now.
+    /// Returns whether a stream in this node's log can be used now.
     fn is_open(&self, streams: &Streams, name: &str) -> bool;
 
     /// Whether clients without the right to publish may open streams that this node does not have.
@@ -54,7 +54,7 @@ pub(crate) trait StreamStore: Send + Sync {
         false
     }
 
-    /// The names of all streams, if [`lists_streams`](Self::lists_streams).
+    /// Returns all stream names, if [`lists_streams`](Self::lists_streams).
     fn list_streams(&self) -> StoreFuture<Vec<String>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
@@ -73,13 +73,13 @@ pub(crate) trait StreamStore: Send + Sync {
     /// How repeated publications with an idempotency key are found.
     fn deduplication(&self) -> Deduplication;
 
-    /// Whether appends of all these records, to the first partitions, fit now.
+    /// Returns whether all these records, appended to the first partitions, fit now.
     fn fits(&self, appends: &[(&Stream, &Records)]) -> bool;
 
     /// Whether a rejected append fits now, unless another one takes the space. Otherwise the waker is called when it does.
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool;
 
-    /// Commits the offset of a group.
+    /// Commits a group's offset.
     fn commit(
         &self,
         stream: &Stream,
@@ -88,10 +88,10 @@ pub(crate) trait StreamStore: Send + Sync {
         offset: u64,
     ) -> Result<PendingWrite, Problem>;
 
-    /// The committed offset of a group in a partition, or the request for it.
+    /// Returns the committed offset of a group in a partition, or the request for it.
     fn committed(&self, stream: &Stream, partition: u32, group: &str) -> OffsetLookup;
 
-    /// Whether a commit of the group may be lost.
+    /// Returns whether a group's commit may be lost.
     fn is_doubtful(&self, stream: &Stream, partition: u32, group: &str) -> bool;
 
     /// The offset at which reading starts.
@@ -103,16 +103,16 @@ pub(crate) trait StreamStore: Send + Sync {
         start: StartPosition,
     ) -> Result<u64, Problem>;
 
-    /// The source of batches for a reader.
+    /// Returns the source of batches for a reader.
     fn source(&self, stream: &Stream, number: u32, partition: Partition) -> PartitionSource;
 
-    /// The first offset of a partition that may exist.
+    /// Returns the first offset that may exist in a partition.
     fn first(&self, stream: &Stream, number: u32, partition: &Partition) -> u64;
 
-    /// The offset of the first record that a new stream has.
+    /// Returns the offset of the first record in a new stream.
     fn first_offset(&self) -> u64;
 
-    /// The end of a partition that readers of this node can expect, beyond the known end.
+    /// Returns the end of a partition that readers on this node can expect, beyond the known end.
     fn end(&self, stream: &Stream, number: u32, known: u64) -> StoreFuture<u64>;
 
     /// The end of all records, including records that this node has not read yet; at least the known end.
@@ -121,7 +121,7 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Checks whether a stream may be deleted here.
     fn check_delete(&self, name: &str) -> Result<(), Problem>;
 
-    /// Configuration of a stream that is created on request.
+    /// Returns the configuration of a stream that is created on request.
     ///
     /// # Errors
     /// Streams are not created and configured here.
@@ -130,7 +130,7 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Whether unused streams are deleted here.
     fn expires_unused(&self) -> bool;
 
-    /// The health of the broker and the number of rejected requests, if a broker stores the streams.
+    /// Returns the broker's health and the number of rejected requests, if a broker stores the streams.
     fn health(&self) -> Option<(BrokerHealth, u64)>;
 
     /// Waits for outstanding acknowledgements up to a limit.
@@ -156,7 +156,7 @@ impl PendingWrite {
         }
     }
 
-    /// Polls as [`poll`](Self::poll); the waker of an append is called only if the append fails.
+    /// Polls as [`poll`](Self::poll); an append's waker is called only if the append fails.
     pub(crate) fn poll_failure(
         &mut self,
         durability: Durability,
@@ -175,7 +175,7 @@ pub(crate) enum OffsetLookup {
     Requested(StoreFuture<Option<GroupPosition>>),
 }
 
-/// A committed offset of a group, and where its members start.
+/// A group's committed offset, and where its members start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GroupPosition {
     pub(crate) offset: u64,
@@ -201,9 +201,9 @@ pub(crate) struct PartitionSource {
     older: Option<Box<dyn OlderRecords>>,
 }
 
-/// Records that are older than the log of this node.
+/// Records that are older than this node's log.
 pub(crate) trait OlderRecords: Send + Sync {
-    /// The start of the log while it is empty.
+    /// Returns the start of the log while it is empty.
     fn log_start(&self) -> u64;
 
     /// Reads at an offset before the end.
@@ -272,7 +272,7 @@ impl PartitionSource {
     }
 }
 
-/// Converts a result of the log for a reader.
+/// Converts a log result for a reader.
 fn from_log(found: Result<ReadResult, ReadError>, from: u64) -> Result<Option<ReadResult>, ReadFailure> {
     match found {
         Ok(read) => Ok((!read.batches.is_empty()).then_some(read)),

@@ -1,4 +1,4 @@
-//! A subscription of a connection to a stream: the partitions that it reads.
+//! A connection's subscription to a stream: the partitions that it reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) struct StreamSubscription<I> {
     pub(super) start: StartPosition,
     pub(super) member: Option<GroupMembership>,
     pub(super) readers: Vec<PartitionReader>,
-    /// Number of partitions that may be assigned.
+    /// Partitions that may be assigned.
     pub(super) max_partitions: usize,
     /// The member's assignment has changed and is to be sent.
     pub(super) is_reassigned: bool,
@@ -38,7 +38,7 @@ pub(super) struct PartitionReader {
     pub(super) number: u32,
     pub(super) source: PartitionSource,
     pub(super) next: u64,
-    /// The last read, until all of its records are sent. A message may have a part of them only.
+    /// The last read, until all its records are sent. A message may have only some records.
     unsent: Option<ReadResult>,
     /// The group's committed offset, until it is known.
     pub(super) committed: Option<OffsetLookup>,
@@ -50,7 +50,7 @@ pub(super) struct PartitionReader {
     watcher: Watcher,
 }
 
-/// The result of one step of sending.
+/// The result of one send step.
 pub(super) enum SendStep {
     /// There may be more records.
     Progress,

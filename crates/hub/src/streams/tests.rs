@@ -39,7 +39,7 @@ impl StoreServer {
         Self::with_config(max_pending, Config::default())
     }
 
-    /// A host with this configuration of plain TCP connections.
+    /// Creates a host with this configuration for plain TCP connections.
     fn with_config(max_pending: usize, config_of_plain: Config) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = StreamsConfig::default().with_writers(0).with_max_pending(max_pending);
@@ -156,7 +156,7 @@ impl StoreClient {
         self.0.write_all(&message).unwrap();
     }
 
-    /// The op, the id and the body of the next message.
+    /// Returns the next message's op, id and body.
     fn receive_message(&mut self) -> (u8, u32, Vec<u8>) {
         let mut len = [0; 4];
         self.0.read_exact(&mut len).unwrap();

@@ -1,4 +1,4 @@
-//! Pages of retained messages, as messages of the protocol.
+//! Pages of retained messages, as protocol messages.
 
 use std::fmt::Write;
 
@@ -47,7 +47,7 @@ pub(crate) fn history_page(
     Ok(messages.map(|(_, (_, message))| HistoryItem(message)).collect())
 }
 
-/// A retained message of the protocol, which is JSON.
+/// A retained protocol message, which is JSON.
 pub(crate) struct HistoryItem(Prepared);
 
 impl HistoryItem {
@@ -68,7 +68,7 @@ impl JsonListItem for HistoryItem {
     }
 }
 
-/// Messages of a durable topic, with commas between.
+/// Returns messages of a durable topic, with commas between.
 pub(crate) fn stored_messages(topic: &str, epoch: u64, fetched: &FetchedRecords) -> String {
     let FetchedRecords { from, end, read } = fetched;
     let mut messages = String::new();

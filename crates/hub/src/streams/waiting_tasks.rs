@@ -1,4 +1,4 @@
-//! Tasks that wait for a change of shared state.
+//! Tasks that wait for a change to shared state.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -6,8 +6,8 @@ use std::task::{Poll, Waker};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Tasks that wait for a change of shared state. A task is registered once, however often it is polled, and forgotten when
-/// it is dropped.
+/// Tasks that wait for a change to shared state. A task is registered once, however often it is polled, and forgotten
+/// when it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct WaitingTasks(Mutex<State>);
 

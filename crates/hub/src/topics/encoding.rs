@@ -89,8 +89,8 @@ pub(crate) trait Encoding: Debug + Send + Sync {
     /// Returns the topics in the server below.
     fn topics(&self) -> EncodedTopics;
 
-    /// Returns the name by which subscribers know a topic; `None` if nobody can subscribe to it in this encoding. This is not
-    /// called for publications that nobody receives.
+    /// Returns the name by which subscribers know a topic; `None` if nobody can subscribe to it in this encoding. Of an encoding
+    /// without subscribers, this is called for topics that retain messages in it only.
     fn name<'a>(&self, topic: &'a str) -> Option<Cow<'a, str>> {
         (!is_reserved(topic)).then_some(topic.into())
     }
@@ -266,5 +266,5 @@ impl Encodings {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests;

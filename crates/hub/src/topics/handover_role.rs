@@ -290,7 +290,7 @@ impl HubTopics {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use sinews_server::{BoundServer, HistoryPolicy, Router, Server, TopicRule};
 

@@ -100,7 +100,7 @@ impl TopicObserver for SubscribedTopics {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pusher"))]
 mod tests {
     use super::*;
     use crate::hub::encodings;

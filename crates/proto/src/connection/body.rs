@@ -19,10 +19,10 @@ type LabelMessage = fn(Kind, &[u8]) -> Option<Box<[u8]>>;
 /// Encodes a Close; see [`BodyFormat::with_close`].
 type EncodeClose = fn(Option<CloseCode>, &str, &mut Vec<u8>);
 
-/// The encoding of messages in the body of a streaming response, such as Server-Sent Events.
+/// The message encoding in the body of a streaming response, such as Server-Sent Events.
 ///
-/// A format is a `static`: connections of the same format share the bytes of a message that is
-/// [prepared](write_body) for many.
+/// A format is a `static`: connections with the same format share a message's bytes if it is [prepared](write_body) for
+/// many.
 pub struct BodyFormat {
     encode: EncodeMessage,
     label: Option<LabelMessage>,
@@ -46,7 +46,7 @@ impl BodyFormat {
         self
     }
 
-    /// Sets the encoding of a local Close, before the end of the body. Default: the body ends without.
+    /// Sets the encoding for a local Close, before the body's end. Default: the body ends without.
     #[must_use]
     pub const fn with_close(mut self, encode: EncodeClose) -> Self {
         self.close = Some(encode);
@@ -92,8 +92,8 @@ pub trait BodyPrefix: Send + Sync {
     fn end(&mut self, out: &mut Vec<u8>);
 }
 
-/// Appends a message for any number of connections of a format, as a chunk of HTTP/1.1. Returns the length
-/// of the encoded message; the bytes before it and 2 bytes after it belong to the chunk.
+/// Appends a message for any number of connections with a format, as an HTTP/1.1 chunk. Returns the encoded message's
+/// length; the bytes before it and 2 bytes after it belong to the chunk.
 pub fn write_body(format: &BodyFormat, kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> usize {
     let mut body = Vec::new();
     (format.encode)(kind, payload, &mut body);

@@ -53,8 +53,8 @@ pub enum TransportState {
     AwaitEnd,
 }
 
-/// Returns the next pair of states. Impossible signals (a second Close of the peer: bytes after the first
-/// are not read) leave the pair unchanged.
+/// Returns the next pair of states. Impossible signals (a second Close from the peer: bytes after the first are not
+/// read) leave the pair unchanged.
 pub(crate) const fn step(
     receiving: ReceiveState,
     sending: SendState,

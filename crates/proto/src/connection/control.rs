@@ -53,7 +53,7 @@ impl Connection {
         }
     }
 
-    /// Appends a ping of the application. Keepalive pings are independent of it.
+    /// Appends an application ping. Keepalive pings are independent of it.
     ///
     /// # Errors
     /// [`Misuse::PingTooLong`] over 125 bytes, [`Misuse::Closing`] after a local Close is pending or

@@ -1,4 +1,4 @@
-//! Received events: kinds of messages, and the location of their bytes.
+//! Received events: message kinds, and where their bytes are.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -31,7 +31,7 @@ pub enum PayloadLocation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// Consumed bytes of the input. The rest must be passed again, in front of the next bytes.
+    /// Consumed input bytes. The rest must be passed again, in front of the next bytes.
     pub consumed: usize,
     /// The event that they encode.
     pub event: Event,
@@ -41,8 +41,8 @@ pub struct Received {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a driver must handle each")]
 pub enum Event {
-    /// At least this many further bytes are required. The unconsumed input, at most 130 bytes, is part of a
-    /// head or of a control frame.
+    /// At least this many further bytes are required. The unconsumed input, at most 130 bytes, is part of a head or
+    /// control frame.
     NeedMore(usize),
     /// A whole message.
     Message {
@@ -51,9 +51,8 @@ pub enum Event {
         /// The payload.
         at: PayloadLocation,
     },
-    /// In fragment delivery, a piece of a message. Its boundaries have no meaning. In text, a boundary may
-    /// split a code point, but all pieces so far are a valid prefix of UTF-8 text, and complete with the
-    /// last piece.
+    /// In fragment delivery, a message piece. Its boundaries have no meaning. In text, a boundary may split a code
+    /// point, but all pieces so far are a valid UTF-8 prefix, and complete with the last piece.
     Fragment {
         /// Text or binary.
         kind: Kind,

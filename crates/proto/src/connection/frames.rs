@@ -266,7 +266,7 @@ const fn data_kind(opcode: Opcode) -> Option<Kind> {
     }
 }
 
-/// The end of a payload of `len` bytes from `start`, if it is within `have` bytes.
+/// The end of a payload with `len` bytes from `start`, if it is within `have` bytes.
 #[inline]
 fn whole(start: usize, len: u64, have: usize) -> Option<usize> {
     let end = start.checked_add(usize::try_from(len).ok()?)?;

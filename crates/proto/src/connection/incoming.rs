@@ -1,4 +1,4 @@
-//! State of receiving: the position in the stream of frames, the message under assembly, the decompressor.
+//! Receive state: the position in the frame stream, the message under assembly, the decompressor.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

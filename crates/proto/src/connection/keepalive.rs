@@ -11,7 +11,7 @@ use crate::{Config, Expired, Time};
 pub(crate) struct Keepalive {
     /// Time of the last received bytes.
     received_at: Time,
-    /// Time of the last message of the application.
+    /// Time of the application's last message.
     sent: Time,
     /// Time of the unanswered keepalive ping.
     ping_sent: Option<Time>,

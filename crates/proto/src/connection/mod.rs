@@ -169,7 +169,7 @@ impl Connection {
         self.body.as_ref().is_some_and(|body| body.prefix.is_some())
     }
 
-    /// Appends the prefix of a message of [`write_body`] with this label, which must follow.
+    /// Appends the prefix for a message from [`write_body`] with this label, which must follow.
     pub fn write_body_prefix(&mut self, label: Option<&[u8]>, out: &mut Vec<u8>) {
         if let Some(body) = &mut self.body {
             body.before(label, out);
@@ -230,8 +230,7 @@ impl Connection {
         self.signal(CloseSignal::PeerFails, now);
     }
 
-    /// Code and reason of the Close that was written, for the end of the transport itself: only of
-    /// [`Negotiated::tagged`].
+    /// Code and reason of the Close that was written, for the transport's own end: only with [`Negotiated::tagged`].
     #[must_use]
     pub fn written_close(&self) -> Option<(CloseCode, &str)> {
         (self.sending == SendState::Closed).then(|| self.pending.close()).flatten()

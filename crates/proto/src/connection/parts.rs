@@ -10,11 +10,10 @@ use super::{CompressionState, Connection, ConnectionHalf};
 use crate::Time;
 
 impl Connection {
-    /// Splits the sending of data off this connection, so that it can proceed elsewhere, independently:
-    /// messages, fragments, the compressor, and a message that is being sent in fragments. The returned
-    /// half sends data, pings of the application and a Close; it receives no bytes, and its only deadline
-    /// is the write timeout. The rest receives, answers, and sends control frames. Returns `None` if this
-    /// is a half already.
+    /// Splits the sending of data off this connection, so that it can proceed elsewhere, independently: messages,
+    /// fragments, the compressor, and a message that is being sent in fragments. The returned half sends data,
+    /// application pings and a Close; it receives no bytes, and its only deadline is the write timeout. The rest
+    /// receives, answers, and sends control frames. Returns `None` if this is a half already.
     ///
     /// The frames of both halves share one transport, whole and in any order, except for Close: at most one
     /// Close is sent, and no frame follows it. The owner that merges the frames selects the Close, and

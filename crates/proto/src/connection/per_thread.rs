@@ -7,8 +7,8 @@ use super::spares::SpareBuffers;
 use crate::Role;
 use crate::deflate::Contexts;
 
-/// State shared by the connections of one thread: deflate contexts, borrowed for one message each, and the
-/// source of mask keys. Passed to each call that may need it.
+/// State shared by one thread's connections: deflate contexts, borrowed for one message each, and the mask key source.
+/// Passed to each call that may need it.
 pub struct PerThread {
     pub(super) contexts: Contexts,
     /// Buffer for the compressed payload of a frame.
@@ -18,8 +18,8 @@ pub struct PerThread {
 }
 
 impl PerThread {
-    /// `masks` returns a fresh, unpredictable key for each frame of a client (RFC 6455 section 5.3: derive
-    /// it from a strong source of entropy). Servers never call it.
+    /// `masks` returns a fresh, unpredictable key for each client frame (RFC 6455 section 5.3: derive it from a strong
+    /// source of entropy). Servers never call it.
     pub fn new(masks: impl FnMut() -> [u8; 4] + Send + 'static) -> Self {
         Self {
             contexts: Contexts::new(),
@@ -36,8 +36,8 @@ impl PerThread {
         self.spares.put_back(buffer);
     }
 
-    /// Reserves capacity in `buffer` for a large message of `additional` bytes, reusing the memory of an
-    /// earlier message if available.
+    /// Reserves capacity in `buffer` for a large message with `additional` bytes, reusing an earlier message's memory
+    /// if available.
     pub fn reserve(&mut self, buffer: &mut Vec<u8>, additional: usize) {
         let needed = buffer.len().saturating_add(additional);
         self.spares.grow(buffer, additional, needed, usize::MAX);

@@ -81,9 +81,9 @@ impl Connection {
         }
     }
 
-    /// Number of missing payload bytes of the current frame that only have to be appended to the assembly:
-    /// a driver may receive them there directly, and saves a copy. 0 between frames, and if the message is
-    /// compressed or delivered in pieces.
+    /// Missing payload bytes in the current frame that only have to be appended to the assembly: a driver may receive
+    /// them there directly, and saves a copy. 0 between frames, and if the message is compressed or delivered in
+    /// pieces.
     #[must_use]
     pub fn awaits_payload(&self) -> u64 {
         match (&self.stage, &self.message) {
@@ -140,8 +140,7 @@ impl Connection {
         Ok(kind.map_or(Event::NeedMore(1), |kind| Event::Message { kind, at: PayloadLocation::Assembly }))
     }
 
-    /// Processes unmasked bytes of an uncompressed frame. Returns the kind of the message if it is
-    /// complete.
+    /// Processes unmasked bytes of an uncompressed frame. Returns the message's kind if it is complete.
     pub(super) fn advance(
         &mut self,
         mut frame: PartialFrame,
@@ -193,9 +192,8 @@ impl Connection {
         }
     }
 
-    /// In fragment delivery, the number of missing payload bytes of the current uncompressed frame: a
-    /// driver may receive up to this many into its own memory and pass them to
-    /// [`receive_piece`](Self::receive_piece). 0 without such a frame.
+    /// In fragment delivery, the missing payload bytes in the current uncompressed frame: a driver may receive up to
+    /// this many into its own memory and pass them to [`receive_piece`](Self::receive_piece). 0 without such a frame.
     #[must_use]
     pub fn awaits_piece(&self) -> u64 {
         match (&self.stage, &self.message) {
@@ -211,9 +209,8 @@ impl Connection {
         matches!(self.stage, ReceiveStage::Payload(frame) if frame.fin) && self.awaits_piece() > 0
     }
 
-    /// In fragment delivery, whether the next event of `input` may be the end of the current message
-    /// without further payload: an empty last frame, the end of compressed output, or a control frame in
-    /// front of one. Consumes no bytes.
+    /// In fragment delivery, whether the next event of `input` may end the current message without further payload: an
+    /// empty last frame, the end of compressed output, or a control frame in front of one. Consumes no bytes.
     #[must_use]
     pub fn may_end(&self, input: &[u8]) -> bool {
         let Some(open) = &self.message else { return false };

@@ -95,8 +95,8 @@ impl Connection {
         self.deflate().is_some_and(|deflate| len >= deflate.threshold)
     }
 
-    /// Appends only the head of an uncompressed message of `len` bytes; the caller sends the payload after
-    /// it by reference. Servers only, since a client must mask its payload.
+    /// Appends only the head of an uncompressed message with `len` bytes; the caller sends the payload after it by
+    /// reference. Servers only, since a client must mask its payload.
     ///
     /// # Errors
     /// [`Misuse::MustMask`] from a client; [`Misuse::Closing`], [`Misuse::MessageOpen`].
@@ -170,15 +170,15 @@ impl Connection {
         Ok(())
     }
 
-    /// The class of compressed frames that this connection accepts for a message of `len` bytes; `None`:
-    /// the uncompressed frame.
+    /// The compressed-frame class that this connection accepts for a message with `len` bytes; `None`: the uncompressed
+    /// frame.
     #[must_use]
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
         self.deflate().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
     }
 
-    /// Appends a message of a plain stream or of a streaming response.
+    /// Appends a message to a plain stream or a streaming response.
     fn send_unframed(&mut self, kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Misuse> {
         if let Some(body) = &mut self.body {
             body.message(kind, payload, out);

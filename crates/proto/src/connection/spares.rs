@@ -37,7 +37,7 @@ impl SpareBuffers {
         }
     }
 
-    /// Takes the smallest spare of at least `expected` bytes, or else of at least `needed`.
+    /// Takes the smallest spare with at least `expected` bytes, or else with at least `needed`.
     fn take(&mut self, needed: usize, expected: usize) -> Option<Vec<u8>> {
         let fitting = |min: usize| {
             let sizes = self.buffers.iter().map(|spare| spare.buffer.capacity()).enumerate();

@@ -41,7 +41,7 @@ impl Inflater {
         }
     }
 
-    /// Appends at most `room` bytes to `out`; stops at the end of the input or of the capacity.
+    /// Appends at most `room` bytes to `out`; stops at the end of the input or capacity.
     ///
     /// If the result is full, the rest of the input may be passed again with more capacity.
     pub(crate) fn inflate(
@@ -175,11 +175,11 @@ impl Inflater {
 
     /// Feeds the removed tail, and checks that the stream is then between two blocks.
     ///
-    /// zlib stops at the end of a block, so it consumes the tail and leaves the byte after it if the tail
-    /// has ended a block. Inside a stored block the tail would be output; inside any other block it would
-    /// be codes, and at most two octets of them precede output or the end of the block. Data truncated
-    /// inside the code table of a block, such that the tail completes table and block to the octet, is
-    /// accepted: the procedure of the RFC makes it a message, and it harms only its sender.
+    /// zlib stops at the end of a block, so it consumes the tail and leaves the byte after it if the tail has ended a
+    /// block. Inside a stored block the tail would be output; inside any other block it would be codes, and at most two
+    /// octets of them precede output or the end of the block. Data truncated inside the code table of a block, such
+    /// that the tail completes table and block to the octet, is accepted: the RFC's procedure makes it a message, and
+    /// it harms only its sender.
     fn feed_tail(&mut self) -> Result<(), BadDeflate> {
         let [a, b, c, d] = TAIL;
         let total_in = self.stream.total_in();
@@ -277,7 +277,7 @@ impl Deflater {
         }
     }
 
-    /// Appends the compressed form of a whole message (`last`), or of a part of it.
+    /// Appends a whole message (`last`), or a part of it, in compressed form.
     ///
     /// Each part ends at a flush point, so that the peer can inflate all earlier input. The last part loses
     /// its tail 00 00 FF FF (RFC 7692 section 7.2.1).
@@ -321,9 +321,8 @@ impl Deflater {
     }
 }
 
-/// Capacity for a flush of `len` bytes in one call: nine bits per byte is the worst case of the fixed
-/// codes, and the flush itself takes a few bytes more. An underestimate costs another call, never the
-/// result.
+/// Capacity for a flush with `len` bytes in one call: nine bits per byte is the fixed codes' worst case, and the flush
+/// itself takes a few bytes more. An underestimate costs another call, never the result.
 const fn deflate_bound(len: usize) -> usize {
     len.saturating_add(len / 8).saturating_add(16)
 }
@@ -334,15 +333,15 @@ const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
 /// zlib-rs allocates the largest window in any case.
 const INFLATE_WINDOW_BITS: u8 = 15;
 
-/// Initial size of the ring, and minimum step of output.
+/// Initial size of the ring, and minimum output step.
 const HISTORY_STEP: usize = 4 * 1024;
 
 /// Maximum final blocks in one message, excluding the last. Each costs the copy of a whole window, so
 /// without a limit two bytes of input would cost as much as inflating thousands.
 const FINAL_BLOCKS_MAX: u32 = 1024;
 
-/// Maximum symbols of a block, and the memory for them: 28 KiB instead of 112 KiB for zlib's default, with
-/// sizes within half a percent, and faster on small messages.
+/// Maximum symbols in a block, and the memory for them: 28 KiB instead of 112 KiB for zlib's default, with sizes within
+/// half a percent, and faster on small messages.
 const MEM_LEVEL: i32 = 6;
 
 /// Maximum step of output preparation, since preparation fills with zeros.

@@ -27,8 +27,7 @@ impl DeflateClass {
     }
 }
 
-/// The contexts of one thread. Pooled contexts are reset: no data of a connection reaches another
-/// connection.
+/// One thread's contexts. Pooled contexts are reset: no data from a connection reaches another connection.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "they come and go boxed, as a connection holds them")]
 pub(crate) struct Contexts {
@@ -83,5 +82,5 @@ impl Contexts {
 /// keeps its own until its end.
 const IDLE_INFLATERS_MAX: usize = 8;
 
-/// Maximum pooled deflaters of a thread: one per class in use; peers choose the window of the class.
+/// Maximum pooled deflaters for a thread: one per class in use; peers choose the class's window.
 const IDLE_DEFLATERS_MAX: usize = 8;

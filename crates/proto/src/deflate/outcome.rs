@@ -14,7 +14,7 @@ pub(crate) struct Inflated {
     pub(crate) produced: usize,
     /// At least one more byte of output exists than the capacity permits.
     ///
-    /// A message that fills the capacity exactly is not full: this distinguishes a message of the limit
-    /// from a message of the limit plus one byte.
+    /// A message that fills the capacity exactly is not full: this distinguishes a message at the limit from a message
+    /// one byte above the limit.
     pub(crate) full: bool,
 }

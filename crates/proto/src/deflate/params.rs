@@ -72,9 +72,8 @@ pub enum DeflateMode {
     /// Neither side takes its window over to the next message, so a connection borrows a context from its
     /// thread only while it processes a message, and holds none while idle.
     ///
-    /// The default: memory does not grow with the number of connections, and a published message is
-    /// compressed once for all of them. The price is a lower ratio on small messages, which cannot refer to
-    /// earlier messages.
+    /// The default: memory does not grow with the number of connections, and a published message is compressed once for
+    /// all connections. The price is a lower ratio on small messages, which cannot refer to earlier messages.
     ///
     /// A client that offers the extension without parameters (Firefox, Safari) may take its window over, since Safari of
     /// iOS 15 does so in any case: a connection keeps the last bytes that this client has sent compressed, at most 32 KiB,
@@ -194,9 +193,9 @@ impl DeflateConfig {
 
     /// Sets the largest window for the client's compressor, as a base-2 logarithm, 9 to 15. Default: 15.
     ///
-    /// The inflater's context takes 47 KiB and, for reading across final blocks, an additional window of
-    /// the negotiated size, at least 4 KiB: 79 KiB at 15, 51 KiB from 12 down. For the number of contexts,
-    /// see [`DeflateConfig::with_server_max_window_bits`].
+    /// The inflater's context takes 47 KiB and, for reading across final blocks, an additional window of the negotiated
+    /// size, at least 4 KiB: 79 KiB at 15, 51 KiB from 12 down. For the context count, see
+    /// [`DeflateConfig::with_server_max_window_bits`].
     ///
     /// # Errors
     /// [`InvalidDeflateConfig::WindowBits`] outside 9 to 15.

@@ -1,5 +1,4 @@
-//! Tests of the codec with hand-written streams, streams of another zlib, and its own streams in any
-//! chunking.
+//! Tests of the codec with hand-written streams, streams from another zlib, and its own streams in any chunking.
 
 use alloc::vec;
 use alloc::vec::Vec;

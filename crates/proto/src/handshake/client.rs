@@ -139,7 +139,7 @@ impl ClientRequest {
             .chain(added)
     }
 
-    /// Checks the server's choices: the lines of `Sec-WebSocket-Protocol` and of `Sec-WebSocket-Extensions`.
+    /// Checks the server's choices: the `Sec-WebSocket-Protocol` and `Sec-WebSocket-Extensions` lines.
     pub(super) fn negotiate(
         &self,
         subprotocol: ResponseLines<'_>,

@@ -9,7 +9,7 @@ use crate::deflate::{DeflateConfig, DeflateParams};
 const NAME: &[u8] = b"permessage-deflate";
 /// The largest window, and the default of an absent parameter.
 const BITS_MAX: u8 = 15;
-/// The smallest window of a raw deflate stream of zlib; the format permits 8.
+/// The smallest window of a raw zlib deflate stream; the format permits 8.
 const BITS_MIN_OURS: u8 = 9;
 
 /// Server side: the answer to the first acceptable offer, and the agreed parameters.
@@ -115,7 +115,7 @@ fn parse_accepted_params(answer: &OfferedParameters, config: &DeflateConfig) -> 
         WindowBits::NoValue => None,
     };
     let server_bits = within(answer.server_bits, requested_params.server_max_window_bits, 8)?;
-    // A compression window of 8 bits is not supported, so a limit of 8 is rejected.
+    // An 8-bit compression window is not supported, so the limit 8 is rejected.
     let client_bits = within(answer.client_bits, requested_params.client_max_window_bits, BITS_MIN_OURS)?;
     // An offered limit is accepted by an answer with the same or a lower value (section 7.1.2.1).
     if server_bits > requested_params.server_max_window_bits {
@@ -231,7 +231,7 @@ fn window_bits(value: Value<'_>) -> Option<u8> {
     }
 }
 
-/// Calls back for each extension of the lines, with its parameters parsed as those of permessage-deflate.
+/// Calls back for each extension in the lines, with its parameters parsed as permessage-deflate parameters.
 ///
 /// The list has at least one element, so an empty list is malformed (RFC 6455 section 9.1).
 fn for_each_extension<'v>(

@@ -77,8 +77,8 @@ impl ExtendedConnect {
 const CONNECTION_HEADERS: [&str; 3] = ["keep-alive", "proxy-connection", "te"];
 
 impl ClientRequest {
-    /// The same request as an extended CONNECT, for a stream of HTTP/2 or HTTP/3 (RFC 8441, RFC 9220). The limits of
-    /// the response and the timeout are those of the connection that carries the stream.
+    /// The same request as an extended CONNECT, for an HTTP/2 or HTTP/3 stream (RFC 8441, RFC 9220). The connection
+    /// that carries the stream sets the response limits and the timeout.
     ///
     /// # Errors
     /// [`HandshakeMisuse::ReservedHeader`] for an added header that belongs to a connection of HTTP/1.1, such as

@@ -31,9 +31,9 @@ pub(super) fn valid_key(value: &[u8]) -> Option<&KeyText> {
     (len == 16).then_some(text)
 }
 
-/// Returns the value of `Sec-WebSocket-Accept` for that of `Sec-WebSocket-Key` (RFC 6455 section 4.2.2), for a
-/// server whose own HTTP stack writes the response. [`Negotiated::websocket`](crate::Negotiated::websocket) then
-/// makes the connection. `None`: the key does not encode 16 bytes, and the request is to be rejected with 400.
+/// Returns the `Sec-WebSocket-Accept` value for a `Sec-WebSocket-Key` value (RFC 6455 section 4.2.2), for a server
+/// whose own HTTP stack writes the response. [`Negotiated::websocket`](crate::Negotiated::websocket) then makes the
+/// connection. `None`: the key does not encode 16 bytes, and the request is to be rejected with 400.
 ///
 /// ```
 /// use sinews_proto::handshake::accept_key;

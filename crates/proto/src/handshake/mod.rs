@@ -1,11 +1,11 @@
 //! The opening handshake (RFC 6455 section 4, RFC 7692 section 5, RFC 8441).
 //!
-//! One pure function, [`accept`], decides for every HTTP stack: the HTTP/1.1 head of this crate
-//! ([`RequestHead`](crate::http::RequestHead)), the header maps of another HTTP stack, and extended CONNECT
-//! of HTTP/2 and HTTP/3. A stack exposes its request as a [`RequestView`] and gets an [`Accepted`] or a
-//! [`Refusal`] to send. A client creates a [`ClientRequest`] and reads the response with a
-//! [`ClientHandshake`], or with [`ExtendedConnect`] on a stream of HTTP/2 or HTTP/3. Either way the result is
-//! a [`Negotiated`], which every connection requires and only a handshake creates.
+//! One pure function, [`accept`], decides for every HTTP stack: this crate's HTTP/1.1 head
+//! ([`RequestHead`](crate::http::RequestHead)), another HTTP stack's header maps, and HTTP/2 and HTTP/3 extended
+//! CONNECT. A stack exposes its request as a [`RequestView`] and gets an [`Accepted`] or a [`Refusal`] to send. A
+//! client creates a [`ClientRequest`] and reads the response with a [`ClientHandshake`], or with [`ExtendedConnect`] on
+//! an HTTP/2 or HTTP/3 stream. Either way the result is a [`Negotiated`], which every connection requires and only a
+//! handshake creates.
 //!
 //! ```
 //! use sinews_proto::handshake::{accept, ClientRequest, ClientStep, ServerOptions};

@@ -58,11 +58,10 @@ impl Negotiated {
         Self::new(role, None)
     }
 
-    /// Without a handshake and without WebSocket: messages over a plain stream, each after its length in
-    /// four bytes, little-endian. It is the same connection without masks, UTF-8, control frames and
-    /// fragments: every message is binary, and the end of the stream replaces the Close. So an application
-    /// can run over both, and the cost of WebSocket itself can be measured. There are no pings: set
-    /// [`ping_interval`](crate::Config::with_ping_interval) to `None`.
+    /// Without a handshake and without WebSocket: messages over a plain stream, each after its length in four bytes,
+    /// little-endian. It is the same connection without masks, UTF-8, control frames and fragments: every message is
+    /// binary, and the stream's end replaces the Close. So an application can run over both, and the cost of WebSocket
+    /// itself can be measured. There are no pings: set [`ping_interval`](crate::Config::with_ping_interval) to `None`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -83,11 +82,11 @@ impl Negotiated {
         Self { role, deflate: None, framing: WireFormat::Prefixed, body: None }
     }
 
-    /// Without WebSocket, but with its kinds: messages over a stream of a session of WebTransport, each after
-    /// its kind in one byte (1 text, 2 binary, 8 Close) and its length in four, big-endian. The payload of a
-    /// Close is that of RFC 6455 section 5.5.1, and the end of the stream follows it. There are neither masks
-    /// nor pings nor fragments, since the transport below encrypts and detects lost peers; so a silent peer
-    /// is no fault, and there is no [`idle_timeout`](crate::Config::idle_timeout).
+    /// Without WebSocket, but with its kinds: messages over a stream in a WebTransport session, each after its kind in
+    /// one byte (1 text, 2 binary, 8 Close) and its length in four, big-endian. A Close payload is as in RFC 6455
+    /// section 5.5.1, and the stream's end follows it. There are neither masks nor pings nor fragments, since the
+    /// transport below encrypts and detects lost peers; so a silent peer is no fault, and there is no
+    /// [`idle_timeout`](crate::Config::idle_timeout).
     ///
     /// ```
     /// use std::sync::Arc;
@@ -110,11 +109,10 @@ impl Negotiated {
         Self { role, deflate: None, framing: WireFormat::Tagged, body: None }
     }
 
-    /// A server's streaming HTTP response: messages in the body, encoded by `format`, and no input. The body
-    /// is sent in chunks for HTTP/1.1. It is the same connection without frames: a keepalive of the format
-    /// replaces the ping and needs no pong, and the end of the body replaces the Close. Received bytes are
-    /// discarded. The peer's silence has no meaning, so there is no
-    /// [`idle_timeout`](crate::Config::idle_timeout).
+    /// A server's streaming HTTP response: messages in the body, encoded by `format`, and no input. The body is sent in
+    /// chunks for HTTP/1.1. It is the same connection without frames: the format's keepalive replaces the ping and
+    /// needs no pong, and the body's end replaces the Close. Received bytes are discarded. The peer's silence has no
+    /// meaning, so there is no [`idle_timeout`](crate::Config::idle_timeout).
     ///
     /// ```
     /// use std::sync::Arc;

@@ -61,9 +61,9 @@ impl OriginPolicy {
         Self { rule: OriginRule::SameOrigin, required: false }
     }
 
-    /// Accepts pages of these origins, each `scheme://host` or `scheme://host:port`, or `null`. The host
+    /// Accepts pages from these origins, each `scheme://host` or `scheme://host:port`, or `null`. The host
     /// `*.example.com` stands for all subdomains of `example.com`, and not for `example.com`. Compared
-    /// case-insensitive; the default port of `http` and `https` may be written or omitted.
+    /// case-insensitive; the default port for `http` and `https` may be written or omitted.
     ///
     /// # Errors
     /// [`HandshakeMisuse::Origin`] for any other value, such as an origin with a path or a trailing `/`, with

@@ -89,8 +89,8 @@ impl ServerOptions {
 
 /// Decides on a WebSocket request, for any HTTP version.
 ///
-/// Over HTTP/1.1 it applies the list of RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 the list of RFC 8441
-/// section 5, which has no `Upgrade` and requires no key.
+/// Over HTTP/1.1 it applies the list in RFC 6455 section 4.2.1, over HTTP/2 and HTTP/3 the list in RFC 8441 section 5,
+/// which has no `Upgrade` and requires no key.
 ///
 /// # Errors
 /// A [`Refusal`], ready to be sent:

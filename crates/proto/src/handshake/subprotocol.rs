@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use super::HandshakeMisuse;
 use sinews_http::text::{elements, is_token};
 
-/// Maximum subprotocols of either end. Duplicate detection compares all pairs, so without a limit a head
-/// full of short names would cost millions of comparisons. Applications use a few.
+/// Maximum subprotocols at either end. Duplicate detection compares all pairs, so without a limit a head full of short
+/// names would cost millions of comparisons. Applications use a few.
 pub(super) const SUBPROTOCOLS_MAX: usize = 64;
 
 /// The client's offer is not a list of distinct tokens, or too long.

@@ -40,9 +40,9 @@ impl Session {
         pulled
     }
 
-    /// Fast path of [`pull`](Self::pull) for the most frequent case: a complete message at the beginning of
-    /// the input. Returns its kind and the range of its payload; the input is consumed up to the end of
-    /// that range. `None` in all other cases, including faults: call [`pull`](Self::pull).
+    /// Fast path of [`pull`](Self::pull) for the most frequent case: a complete message at the beginning of the input.
+    /// Returns its kind and its payload's range; the input is consumed up to that range's end. `None` in all other
+    /// cases, including faults: call [`pull`](Self::pull).
     #[inline]
     pub fn pull_whole(&mut self, input: &mut [u8], now: Time) -> Option<(Kind, std::ops::Range<usize>)> {
         if !self.assembly.is_none() {

@@ -41,18 +41,17 @@ impl Session {
         self.after_input(resources, now)
     }
 
-    /// Whether the rest of the current message is large enough for a driver to receive it into the buffer
-    /// of [`lend_assembly`](Self::lend_assembly) instead of its own.
+    /// Whether the rest of the current message is large enough for a driver to receive it into the buffer from
+    /// [`lend_assembly`](Self::lend_assembly) instead of its own.
     #[must_use]
     #[inline]
     pub fn awaits_large(&self) -> bool {
         self.rest.is_none() && !self.paused && self.connection.awaits_payload() >= LARGE_MIN
     }
 
-    /// Lends the buffer of the current message, and the number of bytes that may be appended. The buffer
-    /// has capacity for that many bytes; the driver must not append more. Returns `None` if lending does
-    /// not pay off. No other bytes may be received until [`receive_appended`](Self::receive_appended)
-    /// returns the buffer.
+    /// Lends the current message's buffer, and the number of bytes that may be appended. The buffer has capacity for
+    /// that many bytes; the driver must not append more. Returns `None` if lending does not pay off. No other bytes may
+    /// be received until [`receive_appended`](Self::receive_appended) returns the buffer.
     pub fn lend_assembly(&mut self, resources: &mut Resources) -> Option<(Vec<u8>, usize)> {
         if !self.awaits_large() {
             return None;

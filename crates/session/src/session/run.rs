@@ -1,4 +1,4 @@
-//! Frames of several published messages, encoded once and sent past the queues of many connections.
+//! Frames for several published messages, encoded once and sent past many connections' queues.
 
 use bytes::Bytes;
 use sinews_proto::Time;
@@ -8,10 +8,11 @@ use crate::chain::Chain;
 use crate::resources::Resources;
 
 impl Session {
-    /// Whether the driver may send `len` bytes of uncompressed frames ([`Prepared::append_frame`](crate::Prepared::append_frame))
-    /// at once, without this session's queue: the connection is open and uncompressed, nothing is queued or in
-    /// flight, and the bytes are within the limits of the queue. If so, they count as sent now. If the transport takes
-    /// only part of them, [`resume_run`](Self::resume_run) takes over the rest.
+    /// Whether the driver may send `len` bytes of uncompressed frames
+    /// ([`Prepared::append_frame`](crate::Prepared::append_frame)) at once, without this session's queue: the
+    /// connection is open and uncompressed, nothing is queued or in flight, and the bytes are within the queue's
+    /// limits. If so, they count as sent now. If the transport takes only part of them,
+    /// [`resume_run`](Self::resume_run) takes over the rest.
     #[must_use]
     #[inline]
     pub fn take_run(&mut self, len: usize, now: Time) -> bool {

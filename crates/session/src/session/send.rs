@@ -29,8 +29,7 @@ impl Session {
         self.connection.is_mid_message()
     }
 
-    /// A view of the outbound side, for sends outside of a message callback. Call
-    /// [`after_tx`](Self::after_tx) when done.
+    /// A view of the outbound side, for sends outside a message callback. Call [`after_tx`](Self::after_tx) when done.
     pub fn tx<'a>(&'a mut self, resources: &'a mut Resources, now: Time) -> Tx<'a> {
         Tx::new(&mut self.connection, &mut self.outbound, resources, now)
     }
@@ -62,8 +61,8 @@ impl Session {
         self.outbound.wants_send()
     }
 
-    /// Records that the transport accepts no more bytes for now: the write timeout starts here instead of
-    /// at the time of queueing. For a driver whose time may be old when it sends.
+    /// Records that the transport accepts no more bytes for now: the write timeout starts here and not when the bytes
+    /// were queued. For a driver whose time may be old when it sends.
     pub fn stalled(&mut self, now: Time) {
         self.connection.note_stalled(now);
     }

@@ -6,7 +6,7 @@ use super::sink::BATCH_BYTES;
 use crate::ReadResult;
 use crate::record::{BatchHeader, Record, RecordBuilder, Records};
 
-/// Encodes single records of a broker as batches in the log's format: the answer to
+/// Encodes a broker's single records as batches in the log's format: the answer to
 /// [`Broker::fetch`](super::Broker::fetch).
 #[derive(Debug)]
 pub struct BatchEncoder {
@@ -42,7 +42,7 @@ impl BatchEncoder {
         self.len() == 0
     }
 
-    /// Adds a record. A record that exceeds the limit of a batch is skipped.
+    /// Adds a record. A record that exceeds the batch limit is skipped.
     pub fn push(&mut self, record: &Record<'_>) {
         let offset = record.offset;
         if offset != self.base + u64::from(self.builder.count()) || self.builder.len() >= BATCH_BYTES {

@@ -1,9 +1,9 @@
-//! Errors of requests to a broker.
+//! Broker request errors.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Error of a request to the broker.
+/// Broker request error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -21,7 +21,7 @@ pub enum BrokerError {
 }
 
 impl BrokerError {
-    /// Creates a [`Failed`](Self::Failed) of this reason.
+    /// Creates a [`Failed`](Self::Failed) with this reason.
     pub fn failed(reason: impl fmt::Display) -> Self {
         Self::Failed(reason.to_string().into())
     }

@@ -1,7 +1,7 @@
 //! The seam between the streams and a broker that stores them: the trait of a broker client, and the types with which a
-//! client completes appends and feeds the log. `sinews-brokers` has the clients of Kafka, Redis and NATS.
+//! client completes appends and feeds the log. `sinews-brokers` has the Kafka, Redis and NATS clients.
 //!
-//! With a broker, the embedded log of a node is a cache of the broker's partitions, with the broker's offsets:
+//! With a broker, a node's embedded log is a cache of the broker's partitions, with the broker's offsets:
 //! [`Broker::follow`] appends the broker's records to a [`Partition`], and all subscribers read from there. Records are
 //! published to the broker alone and return with their offsets, so every node sees them in the same order. Nodes share
 //! nothing but the broker.
@@ -39,7 +39,7 @@ pub use error::BrokerError;
 pub use response::{BrokerResponder, BrokerResponse};
 pub use sink::{FlushOutcome, LastRecord, LogSink};
 
-/// Maximum number of streams that [`Broker::streams`] lists: about 10 MB of names.
+/// Maximum streams that [`Broker::streams`] lists: about 10 MB of names.
 pub const STREAMS_MAX: usize = 100_000;
 
 /// A connection to a broker. It runs its own threads, reconnects indefinitely, and never blocks its caller.
@@ -47,8 +47,8 @@ pub const STREAMS_MAX: usize = 100_000;
 /// Offsets are the broker's; `docs/book/src/server/brokers.md` describes their form for each engine. They grow, and may have gaps.
 pub trait Broker: Send + Sync {
     /// Publishes records to the broker. The pending append completes with the broker's acknowledgement, for any
-    /// requested durability: the offset of a record is known only then. Records of one call keep their order; records
-    /// of concurrent calls may be interleaved.
+    /// requested durability: a record's offset is known only then. Records in one call keep their order; records from
+    /// concurrent calls may be interleaved.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ pub trait Broker: Send + Sync {
     fn publish(&self, stream: &str, partition: u32, records: Records) -> Result<Pending, AppendError>;
 
     /// Publishes one record with an [idempotency key](crate::record::IDEMPOTENCY_PREFIX). If the broker
-    /// [deduplicates](Self::deduplicates), and had a record with this key in the partition a short time ago, it does not store
-    /// the record, and the append completes with the offset of the first one.
+    /// [deduplicates](Self::deduplicates), and had a record with this key in the partition a short time ago, it does
+    /// not store the record, and the append completes with the first record's offset.
     ///
     /// # Errors
     ///
@@ -68,8 +68,8 @@ pub trait Broker: Send + Sync {
         self.publish(stream, partition, records)
     }
 
-    /// Whether [`publish_once`](Self::publish_once) stores simultaneous publications of several nodes once. Otherwise the
-    /// caller reads the last records first.
+    /// Whether [`publish_once`](Self::publish_once) stores simultaneous publications from several nodes once. Otherwise
+    /// the caller reads the last records first.
     fn deduplicates(&self) -> bool {
         false
     }
@@ -93,7 +93,7 @@ pub trait Broker: Send + Sync {
     /// The offset of the first available record, and the next offset.
     fn offset_range(&self, stream: &str, partition: u32) -> BrokerResponse<(u64, u64)>;
 
-    /// Number of partitions of a stream. If the broker permits it, a missing stream is created.
+    /// Number of partitions in a stream. If the broker permits it, a missing stream is created.
     fn partitions(&self, stream: &str) -> BrokerResponse<u32>;
 
     /// The names of all streams at the broker that a stream of this server may have, in any order; each with its first
@@ -121,12 +121,12 @@ pub trait Broker: Send + Sync {
     fn close(&self, within: Duration);
 }
 
-/// Health of a broker.
+/// Broker health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BrokerHealth {
     /// Whether the broker has answered recently, every followed partition is followed, and appends do not fail. Appends
-    /// fail if, for the setting `failure.timeout.ms` (10,000), all of them failed, and the last failure is less than 10
+    /// fail if, for the setting `failure.timeout.ms` (10,000), all appends failed, and the last failure is less than 10
     /// seconds old.
     pub ready: bool,
     /// The last error, or one that persists.
@@ -136,7 +136,7 @@ pub struct BrokerHealth {
 }
 
 impl BrokerHealth {
-    /// Creates a health report of these values.
+    /// Creates a health report with these values.
     #[must_use]
     pub fn new(ready: bool, error: Option<Arc<str>>, waiting: u64) -> Self {
         Self { ready, error, waiting }

@@ -1,4 +1,4 @@
-//! Asynchronous answers of a broker.
+//! Asynchronous broker answers.
 
 use std::fmt;
 use std::future::Future;

@@ -29,8 +29,8 @@ pub struct LastRecord {
 /// with the broker's offsets.
 ///
 /// A client adds records with [`push`](Self::push) while the sink is not [full](Self::is_full), and then
-/// [flushes](Self::flush). It must not read further records from the broker until a flush has accepted all of them: so
-/// the log's speed limits the reading.
+/// [flushes](Self::flush). It must not read further records from the broker until a flush has accepted them all: so the
+/// log's speed limits the reading.
 pub struct LogSink {
     partition: Partition,
     builder: RecordBuilder,
@@ -104,7 +104,7 @@ impl LogSink {
         !self.queued.is_empty()
     }
 
-    /// Adds a record. Returns `false` if the record exceeds the limit of a batch: it is skipped.
+    /// Adds a record. Returns `false` if the record exceeds the batch limit: it is skipped.
     pub fn push(&mut self, record: &Record<'_>) -> bool {
         let offset = record.offset;
         let follows = offset == self.base + u64::from(self.builder.count());
@@ -135,7 +135,7 @@ impl LogSink {
     ///
     /// # Errors
     ///
-    /// A permanent error of the log: the partition can no longer be followed.
+    /// A permanent log error: the partition can no longer be followed.
     pub fn flush(&mut self, waker: &Waker) -> Result<FlushOutcome, AppendError> {
         self.finish_batch();
         if self.requeue_unwritten()? {

@@ -56,7 +56,7 @@ impl DescriptorCache {
         }
     }
 
-    /// Number of open files.
+    /// Open file count.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.all().iter().filter(|handle| handle.state().file.is_some()).count()
@@ -129,7 +129,7 @@ impl CachedDescriptor {
     fn file(&self, writes: bool) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.state();
         if state.file.is_none() {
-            // Other files are closed without this lock, so that callers of other files do not wait for it.
+            // Other files are closed without this lock, so that callers with other files do not wait for it.
             drop(state);
             let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let opened = match self.file_cache.upgrade() {

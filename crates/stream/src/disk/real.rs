@@ -58,7 +58,7 @@ impl Disk for RealDisk {
     }
 
     fn rewrite(&self, path: &Path, from: u64) -> io::Result<()> {
-        // Opened before the first write, so that the sync reports errors of all writes.
+        // Opened before the first write, so that the sync reports errors from all writes.
         let file = fs::OpenOptions::new().read(true).write(true).open(path)?;
         let mut buffer = Vec::new();
         let mut at = from;

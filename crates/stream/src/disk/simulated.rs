@@ -52,7 +52,7 @@ pub(crate) struct SimulatedDisk(Arc<Mutex<DiskState>>);
 struct DiskState {
     nodes: Vec<FileNode>,
     dirs: BTreeMap<PathBuf, DirNode>,
-    /// Renames of directories since the last sync of their directory.
+    /// Directory renames since the last sync of their directory.
     moves: Vec<(PathBuf, PathBuf)>,
     calls: u64,
     syncs: u64,
@@ -116,7 +116,7 @@ impl SimulatedDisk {
         self.state().is_lock_replaced = true;
     }
 
-    /// Sets the number of free bytes.
+    /// Sets the free bytes.
     pub(crate) fn set_free_space(&self, free_space: Option<u64>) {
         self.state().free_space = free_space;
     }
@@ -126,17 +126,17 @@ impl SimulatedDisk {
         self.state().lacks_descriptors = lacks;
     }
 
-    /// Number of calls so far that changed the disk.
+    /// Calls so far that changed the disk.
     pub(crate) fn calls(&self) -> u64 {
         self.state().calls
     }
 
-    /// Number of syncs of files and directories so far.
+    /// File and directory syncs so far.
     pub(crate) fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Number of bytes read so far.
+    /// Bytes read so far.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.state().bytes_read
     }

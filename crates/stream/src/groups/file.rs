@@ -1,4 +1,4 @@
-//! The file of committed offsets, `groups.log`: a preamble, then chunks of entries. Every chunk is stored twice.
+//! The committed-offset file, `groups.log`: a preamble, then chunks of entries. Every chunk is stored twice.
 //!
 //! ```text
 //!   preamble (32) │ chunk │ chunk │ …
@@ -7,11 +7,12 @@
 //!   entry = u32 partition · u64 offset · u8 bytes of the group's name · the name
 //! ```
 //!
-//! The reader follows the chunks forward from the preamble, and backward from the end of the file if a chunk has no
-//! valid head at its front. It never searches for a chunk, so reading is linear. A crash may tear a write anywhere, so
-//! the end of the file may lie within the name of a group, which a client has chosen: a head counts only with the tag of
-//! the file, a random number that no client knows. One damaged sector costs nothing where the other copy is valid. If both copies are damaged, the offsets
-//! stored before are doubtful: a commit may have been lost. An entry with an empty name records this in the file.
+//! The reader follows the chunks forward from the preamble, and backward from the file's end if a chunk has no valid
+//! head at its front. It never searches for a chunk, so reading is linear. A crash may tear a write anywhere, so the
+//! file's end may lie within a group's name, which a client has chosen: a head counts only with the file's tag, a
+//! random number that no client knows. One damaged sector costs nothing where the other copy is valid. If both copies
+//! are damaged, the offsets stored before are doubtful: a commit may have been lost. An entry with an empty name
+//! records this in the file.
 
 use std::io;
 
@@ -20,7 +21,7 @@ use bytes::Bytes;
 use super::{CommittedOffset, Offsets, store};
 use crate::record;
 
-/// Bytes of the preamble.
+/// Preamble bytes.
 pub(super) const PREAMBLE_BYTES: usize = 32;
 const HEAD_BYTES: usize = 20;
 const ENTRY_BYTES: usize = 13;
@@ -30,13 +31,13 @@ const BODY_BYTES: usize = 16 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SGo\x03");
 
-/// The magic of the heads of version 2, whose tag is 0.
+/// The magic in version 2 heads, whose tag is 0.
 const UNTAGGED_MAGIC: u32 = u32::from_le_bytes(*b"SGo\x02");
 
 /// The tag of the heads of a file: random, or [`UNTAGGED`].
 pub(super) type Tag = u32;
 
-/// The tag of version 2.
+/// The version 2 tag.
 const UNTAGGED: Tag = 0;
 
 /// The tag of a new file.
@@ -71,8 +72,8 @@ pub(super) fn preamble(whole: u64, tag: Tag) -> [u8; PREAMBLE_BYTES] {
 const VERSION: u32 = 3;
 const UNTAGGED_VERSION: u32 = 2;
 
-/// The length that the file had when it was written as a whole, and the tag. None: the preamble is damaged or of another
-/// format.
+/// The length that the file had when it was written as a whole, and the tag. None: the preamble is damaged or has
+/// another format.
 fn read_preamble(bytes: &[u8]) -> Option<(u64, Tag)> {
     let found = bytes.first_chunk::<PREAMBLE_BYTES>()?;
     let (whole, tag) = (record::u64_at(found, 8), record::u32_at(found, 16));
@@ -81,7 +82,7 @@ fn read_preamble(bytes: &[u8]) -> Option<(u64, Tag)> {
 
 /// Whether the file ends within its preamble.
 fn is_torn_preamble(bytes: &[u8]) -> bool {
-    // The first bytes are those of any version and tag, except for the checksum.
+    // The first bytes are the same for any version and tag, except for the checksum.
     let any = preamble(0, UNTAGGED);
     bytes.len() < PREAMBLE_BYTES && bytes.iter().zip(any).skip(4).take(12).all(|(found, byte)| *found == byte)
 }
@@ -98,7 +99,7 @@ pub(super) struct GroupsFile {
     pub(super) lost: usize,
     /// Description of the damage, if any.
     pub(super) problem: Option<String>,
-    /// The file must be rewritten: a copy is damaged, or the format is that of version 1.
+    /// The file must be rewritten: a copy is damaged, or the format is version 1.
     pub(super) is_stale: bool,
     /// The file should be rewritten: the heads have no tag, or a doubt has expired. Until then, it remains valid.
     pub(super) is_outdated: bool,
@@ -210,7 +211,7 @@ struct OffsetsChunk<'a> {
 /// Reads the chunks of a file.
 struct ChunkReader<'a> {
     bytes: &'a [u8],
-    /// Heads with another tag are not of this file. None: unknown, since the preamble is damaged.
+    /// Heads with another tag are not from this file. None: unknown, since the preamble is damaged.
     tag: Option<Tag>,
 }
 
@@ -386,7 +387,7 @@ pub(super) fn whole(tag: Tag, offsets: &Offsets, doubt: Option<u64>) -> Vec<u8> 
     [&preamble((PREAMBLE_BYTES + chunks.len()) as u64, tag)[..], &chunks].concat()
 }
 
-/// Encodes chunks of entries to append.
+/// Encodes entry chunks to append.
 pub(super) fn chunks<'a>(tag: Tag, entries: impl Iterator<Item = (&'a str, u32, Option<u64>)>) -> Vec<Bytes> {
     encode(tag, entries.map(|(group, partition, offset)| (group, partition, offset.unwrap_or(REMOVED))))
 }

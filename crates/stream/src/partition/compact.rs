@@ -1,8 +1,8 @@
-//! Compaction: removes records that have a newer record of their key, in the background.
+//! Compaction: removes records that have a newer record with their key, in the background.
 //!
 //! A pass reads the segments that were closed since the last compaction and maps each key to its newest offset, up to a
-//! limit of keys. Then it rewrites all closed segments without the records that the map proves to be outdated, and
-//! merges small ones. The segment that is appended to is never touched. Offsets stay, so they have gaps.
+//! key limit. Then it rewrites all closed segments without the records that the map proves to be outdated, and merges
+//! small ones. The segment that is appended to is never touched. Offsets stay, so they have gaps.
 //!
 //! An output is written under an unfinished name, synced and renamed. Its name has the range that it replaces. So after
 //! a crash either the inputs or the output count, and the others are removed.
@@ -304,7 +304,7 @@ impl PartitionCore {
         let summary = match written {
             Ok(summary) => summary,
             Err(error) => {
-                // Otherwise the next opening of the log removes it.
+                // Otherwise the log removes it when it is next opened.
                 let _ = self.disk.remove(&segment.unfinished_path());
                 return Err(error);
             }
@@ -325,7 +325,7 @@ impl PartitionCore {
 
     fn remove_obsolete(&self, segment: &Segment) {
         if let Err(error) = segment.remove(&*self.disk) {
-            // The next opening of the log removes it.
+            // The log removes it when it is next opened.
             tracing::warn!(path = %segment.path().display(), %error, "a compacted segment could not be removed");
         }
     }

@@ -1,4 +1,4 @@
-//! Jobs of a writer: writing batches, and beginning a segment. A job has all that it needs, so it runs without the
+//! Writer jobs: writing batches, and beginning a segment. A job has all that it needs, so it runs without the
 //! partition's lock.
 
 use std::io;
@@ -24,7 +24,7 @@ pub(super) enum WriterJob {
 pub(crate) struct BatchWrite {
     pub(super) segment: Arc<Segment>,
     pub(super) file: Arc<dyn DiskFile>,
-    /// Length of the file before the write.
+    /// File length before the write.
     pub(super) start: u64,
     pub(super) batches: Vec<QueuedBatch>,
     /// Pieces without sealed headers.
@@ -41,9 +41,9 @@ pub(crate) struct BatchWrite {
     pub(super) begun: u64,
 }
 
-/// Result of a write.
+/// Write result.
 pub(super) struct WriteOutcome {
-    /// Number of batches that are completely in the file, and synced if requested.
+    /// Batches that are completely in the file, and synced if requested.
     pub(super) whole: usize,
     pub(super) end: WriteEnd,
 }
@@ -170,7 +170,7 @@ impl SegmentRoll {
                 Ok(()) => self.unsynced = Unsynced { from: self.summary.bytes, needs_rewrite: false },
             }
         }
-        // If the index cannot be written, the next opening of the log rebuilds it.
+        // If the index cannot be written, the log rebuilds it when it is next opened.
         if self.is_intact && !self.summary.is_empty() {
             let _ = self.old.store(disk, &self.summary, &self.index);
         }

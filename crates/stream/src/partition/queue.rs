@@ -18,7 +18,7 @@ pub(super) struct WriteQueue {
     tail: BytesMut,
 }
 
-/// Bytes of waiting batches.
+/// Bytes in waiting batches.
 pub(super) enum QueueBuffer {
     /// Space for headers, and small records.
     Copied(BytesMut),
@@ -41,11 +41,11 @@ pub(super) struct QueuedBatch {
     pub(super) completer: Completer,
 }
 
-/// Maximum size of records that are copied: copying costs less than a separate piece, and does not retain a
+/// Maximum size for records that are copied: copying costs less than a separate piece, and does not retain a
 /// connection's buffer, of which the records may be a small part.
 const COPIED_MAX: usize = 16 << 10;
 
-/// Maximum bytes of one write, except for a larger batch: so later batches do not wait long.
+/// Maximum bytes in one write, except for a larger batch: so later batches do not wait long.
 pub(super) const WRITE_MAX: u64 = 8 << 20;
 
 impl WriteQueue {

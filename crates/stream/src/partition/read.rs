@@ -22,7 +22,7 @@ use crate::writer::WorkUnit;
 /// Maximum distance that one read searches behind damage. A batch further from an index entry has its own entry.
 const SEARCH_MAX: u64 = STEP;
 
-/// Maximum number of known damaged parts remembered per segment.
+/// Maximum known damaged parts remembered per segment.
 const HOLES_MAX: usize = 1024;
 
 /// Copy of the state that a read needs, so that reads do not hold the lock.
@@ -317,7 +317,7 @@ impl PartitionCore {
         Ok(index)
     }
 
-    /// Whether a read of this offset must wait for an index. The log's threads rebuild it and call the waker.
+    /// Whether a read at this offset must wait for an index. The log's threads rebuild it and call the waker.
     pub(super) fn waits_for_index(self: &Arc<Self>, from: u64, waker: &Waker) -> bool {
         let Ok(Some(view)) = self.locate(from) else { return false };
         self.requests_index(view, waker)
@@ -348,7 +348,7 @@ impl PartitionCore {
     }
 }
 
-/// Rebuilds the requested indexes of a partition, one at a time: a unit of its own, so that the partition's writes do not
+/// Rebuilds a partition's requested indexes, one at a time: a unit of its own, so that the partition's writes do not
 /// wait for it.
 struct IndexRebuilder(Arc<PartitionCore>);
 
@@ -390,7 +390,7 @@ impl State {
         std::mem::take(&mut self.index_requests).into_iter().flat_map(|request| request.wakers).collect()
     }
 
-    /// Queues a segment for an index rebuild, once. Returns the oldest waker if the limit of waiters is exceeded.
+    /// Queues a segment for an index rebuild, once. Returns the oldest waker if the waiter limit is exceeded.
     fn request_index(
         &mut self,
         segment: Arc<Segment>,

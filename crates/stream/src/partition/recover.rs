@@ -1,4 +1,4 @@
-//! Recovery of a partition from its files.
+//! Recovers a partition from its files.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use crate::{Fsync, Loss, OpenError};
 pub(super) struct Recovered {
     /// At least one segment; appends go to the last.
     pub(super) entries: Vec<SegmentEntry>,
-    /// File of the last segment.
+    /// The last segment's file.
     pub(super) file: Arc<dyn DiskFile>,
-    /// Index of the last segment.
+    /// The last segment's index.
     pub(super) index: Index,
-    /// Head of the last segment.
+    /// The last segment's head.
     pub(super) head: Option<SegmentHeader>,
     /// Whether this process has created the last segment.
     pub(super) is_created: bool,

@@ -1,4 +1,4 @@
-//! Scan of a segment that separates valid batches from damage.
+//! Scans a segment and separates valid batches from damage.
 //!
 //! Each batch leads to the next. Where the chain is broken, only a header with the tag of its position is accepted
 //! ([`record::find_sealed`]); without a key, no batch behind the damage is. Every byte is searched at most once, and
@@ -7,7 +7,7 @@
 use crate::record::{self, BatchHeader, RecordError, ScanCost};
 use crate::seal::SegmentLayout;
 
-/// The scan of a segment's file.
+/// A scan of a segment's file.
 pub(super) struct SegmentScan<'a> {
     bytes: &'a [u8],
     layout: SegmentLayout,
@@ -22,7 +22,7 @@ pub(super) struct SegmentScan<'a> {
     pub(super) cost: ScanCost,
 }
 
-/// A part of a segment.
+/// A segment part.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ScanItem {
     Batch(u64, BatchHeader),
@@ -31,7 +31,7 @@ pub(super) enum ScanItem {
     Replaced(u64),
 }
 
-/// A part of a segment that is damaged.
+/// A damaged segment part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Damage {
     pub(super) start: u64,

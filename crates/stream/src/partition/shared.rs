@@ -1,4 +1,4 @@
-//! The state that all handles of a partition share.
+//! The state that all handles to a partition share.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

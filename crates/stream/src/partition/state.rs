@@ -55,7 +55,7 @@ pub(super) struct State {
     pub(super) is_deferred: bool,
     /// A job begun by an executor that could not execute it.
     pub(super) deferred_job: Option<WriterJob>,
-    /// Number of carriers that have the partition: at most one, except during a handover.
+    /// Carriers that have the partition: at most one, except during a handover.
     pub(super) executors: u32,
     pub(super) compaction: CompactionState,
     pub(super) closed: bool,
@@ -70,11 +70,11 @@ pub(super) struct State {
     pub(super) counters: PartitionCounters,
 }
 
-/// Positions of the last batches of the last segment. Readers at the end of the log look there, and may be many.
+/// Positions of the last segment's last batches. Readers at the log's end look there, and may be many.
 #[derive(Default)]
 pub(super) struct RecentBatches(VecDeque<(u64, u64)>);
 
-/// Maximum number of positions.
+/// Maximum positions.
 const RECENT: usize = 64;
 
 impl RecentBatches {
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// Error of further appends, if they are rejected.
+    /// Error for further appends, if they are rejected.
     pub(super) fn rejection(&self) -> Option<AppendError> {
         let failed = || self.failed.clone().map(AppendError::Failed);
         if self.closed { Some(AppendError::Closed) } else { failed() }
@@ -186,20 +186,20 @@ impl State {
         is_ended || !last.is_empty() && (is_too_small || is_old)
     }
 
-    /// Time of a batch that is appended now.
+    /// Time for a batch that is appended now.
     pub(super) fn time_of(&self, now: u64) -> u64 {
         if self.time > now.saturating_add(LEAD_MAX) { now } else { now.max(self.time) }
     }
 
-    /// Time of a batch whose writer has a time of its own. As with [`time_of`](Self::time_of), a clock that was far ahead does
-    /// not set the times of all later batches.
+    /// Time for a batch whose writer has its own time. As with [`time_of`](Self::time_of), a clock that was far ahead
+    /// does not set the times of all later batches.
     pub(super) fn time_at(&self, now: u64, appended: u64) -> u64 {
         let was_ahead = appended <= now && self.time > now.saturating_add(LEAD_MAX);
         if was_ahead { appended } else { appended.max(self.time) }
     }
 
-    /// Whether appends to the last segment have ended. No position of a file is written a second time once its batch
-    /// may have been visible: where that is uncertain, the next process begins a segment with a new key.
+    /// Whether appends to the last segment have ended. No file position is written a second time once its batch may
+    /// have been visible: where that is uncertain, the next process begins a segment with a new key.
     fn is_ended(&self) -> bool {
         let is_synced = self.config.fsync == Fsync::Batch;
         // The head of an empty segment may not have been synced: it is rewritten.
@@ -235,7 +235,7 @@ impl State {
         }
     }
 
-    /// Syncs the written bytes of the last segment.
+    /// Syncs the last segment's written bytes.
     pub(super) fn sync(&self, disk: &dyn Disk) -> io::Result<()> {
         let last = self.last();
         self.unsynced.sync(disk, &last.segment, &*self.file, last.summary.bytes)

@@ -22,11 +22,11 @@ pub enum StartPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionEvent {
-    /// The record of this offset is visible to readers.
+    /// The record at this offset is visible to readers.
     Readable(u64),
-    /// The record of this offset has been synced.
+    /// The record at this offset has been synced.
     Durable(u64),
-    /// The write queue has space for a batch of any size: at most half of its limit is used.
+    /// The write queue has space for a batch of any size: at most half its limit is used.
     QueueSpace,
 }
 
@@ -44,7 +44,7 @@ pub struct PartitionOffsets {
     pub next: u64,
 }
 
-/// Result of a read.
+/// Read result.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ReadResult {
@@ -71,19 +71,19 @@ pub struct Statistics {
     pub batches: u64,
     /// Bytes written.
     pub written: u64,
-    /// Number of write calls.
+    /// Write calls.
     pub writes: u64,
     /// Number of syncs, each of a group of batches or of earlier writes.
     pub syncs: u64,
-    /// Total time of these syncs, from the first byte written to the end of the sync.
+    /// Total time for these syncs, from the first byte written to the end of the sync.
     pub sync_time: Duration,
     /// Records read, by all readers.
     pub read_records: u64,
     /// Bytes read, by all readers.
     pub read_bytes: u64,
-    /// Number of registered wakers.
+    /// Registered wakers.
     pub waiters: u64,
-    /// Passes of compaction.
+    /// Compaction passes.
     pub compactions: u64,
     /// Records that compaction has removed.
     pub compacted_records: u64,

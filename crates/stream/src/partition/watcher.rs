@@ -41,7 +41,7 @@ impl Waiters {
 }
 
 impl State {
-    /// Takes the wakers whose event has happened, or all of them if no more events are possible.
+    /// Takes the wakers whose event has happened, or all wakers if no more events are possible.
     pub(super) fn take_ready_wakers(&mut self, max_pending: usize) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut left = Vec::new();

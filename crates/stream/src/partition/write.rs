@@ -78,7 +78,7 @@ impl PartitionCore {
             }
             WriterJob::Remove(segment) => {
                 if let Err(error) = segment.remove(&*self.disk) {
-                    // The next opening of the log finds the segment again.
+                    // The log finds the segment again when it is next opened.
                     tracing::warn!(path = %segment.path().display(), %error, "a segment could not be removed");
                 }
             }

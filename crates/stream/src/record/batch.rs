@@ -3,7 +3,7 @@
 use super::{BATCH_HEADER, PLAIN_HEADER, RECORD_HEADER, RecordError, RecordIter, Records, u32_at, u64_at};
 use crate::seal::Seal;
 
-/// Flag of a header with a tag.
+/// Flag for a header with a tag.
 const TAGGED: u32 = 1;
 
 /// Header of a batch, which precedes its records.
@@ -14,12 +14,12 @@ pub struct BatchHeader {
     pub base: u64,
     /// Time of the append, in microseconds since 1970. Never less than that of the previous batch in its segment.
     pub appended: u64,
-    /// Number of records, at least 1.
+    /// Record count, at least 1.
     pub count: u32,
     /// Bytes of the batch, header included.
     pub length: u32,
-    /// Binds the header to its position in a file of the log; only the log can verify it. None in batches of version 1
-    /// and in batches of a broker's records.
+    /// Binds the header to its position in a file of the log; only the log can verify it. None in version 1 batches and
+    /// in batches with a broker's records.
     pub tag: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl BatchHeader {
         Self { base, appended, count: records.count(), length, tag: Some(0) }
     }
 
-    /// Creates the header of a batch of a broker's records. It is stored in no file of the log, so it has no tag.
+    /// Creates the header for a batch with a broker's records. It is stored in no file of the log, so it has no tag.
     pub(crate) fn plain(records: &Records, base: u64, appended: u64) -> Self {
         let length = (PLAIN_HEADER + records.bytes().len()) as u32;
         Self { base, appended, count: records.count(), length, tag: None }
@@ -209,6 +209,6 @@ pub(crate) struct ScanCost {
     pub(crate) heads: u64,
     /// Tags computed.
     pub(crate) tags: u64,
-    /// Bytes of records whose checksums were computed.
+    /// Bytes in records whose checksums were computed.
     pub(crate) verified: u64,
 }

@@ -71,12 +71,12 @@ impl RecordBuilder {
         self.push(record.timestamp, record.key, record.value, record.kind)
     }
 
-    /// Number of records.
+    /// Record count.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Number of encoded bytes.
+    /// Encoded bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -40,7 +40,7 @@ fn batch_header_is_encoded_as_documented() {
     assert_eq!(bytes[..4], crc32c::crc32c(&bytes[4..]).to_le_bytes());
     assert_eq!((BatchHeader::decode(&bytes), header.size()), (Ok(header), 40));
     assert_eq!(header.end(), 0x0107);
-    // Version 1, and batches of a broker's records.
+    // Version 1, and batches with a broker's records.
     header.tag = None;
     rest[24] = 0;
     let bytes = header.encode();

@@ -43,8 +43,8 @@ impl Inner {
     }
 }
 
-/// Creates the files of a stream. They are durable except for the directory's own name and the heads of the segments,
-/// which are synced with the first write.
+/// Creates a stream's files. They are durable except for the directory's own name and the segment heads, which are
+/// synced with the first write.
 fn create_all(disk: &dyn Disk, dir: &Path, config: &StreamConfig, created: u64) -> io::Result<CleanClose> {
     disk.create_dir(dir)?;
     disk.create(&dir.join(groups::NAME))?;
@@ -72,7 +72,7 @@ fn create_partition(
     Ok(LastSegment { head: head.checksum(), summary, index: Some(Index::default()) })
 }
 
-/// Removes the files of a failed creation. Remaining files are removed when the log is next opened, or the name is next
+/// Removes a failed creation's files. Remaining files are removed when the log is next opened, or the name is next
 /// used.
 fn remove_failed(disk: &dyn Disk, dir: &Path) {
     if let Err(error) = disk::remove_tree(disk, dir) {
@@ -80,7 +80,7 @@ fn remove_failed(disk: &dyn Disk, dir: &Path) {
     }
 }
 
-/// Clears the path of a new stream: removes a stream that an earlier version did not finish and that has no record.
+/// Clears a new stream's path: removes a stream that an earlier version did not finish and that has no record.
 fn remove_unfinished(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if !disk.is_dir(path) {
         return Ok(());

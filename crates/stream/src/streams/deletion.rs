@@ -11,10 +11,10 @@ use crate::disk;
 use crate::{DeleteError, Stream, name};
 
 impl Streams {
-    /// Deletes a stream with all its records and the offsets of its groups; it may be damaged. Pending appends, and all
-    /// further appends and reads through handles of the stream, fail with `Deleted`. A new stream of the same name has
-    /// a larger [`Stream::created`]. The files are removed in the background. Returns whether the stream existed. Waits
-    /// for the disk; after it returns, the deletion survives a crash.
+    /// Deletes a stream with all its records and its groups' offsets; it may be damaged. Pending appends, and all
+    /// further appends and reads through handles to the stream, fail with `Deleted`. A new stream with the same name
+    /// has a larger [`Stream::created`]. The files are removed in the background. Returns whether the stream existed.
+    /// Waits for the disk; after it returns, the deletion survives a crash.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Inner {
         synced.map_err(DeleteError::Io)
     }
 
-    /// An unused name for the directory of a deleted stream.
+    /// An unused name for a deleted stream's directory.
     fn removed_path(&self, state: &mut State, name: &Arc<str>) -> PathBuf {
         state.removed += 1;
         let created = state.slots.get(&**name).map_or(0, |slot| slot.metadata.created);
@@ -137,8 +137,7 @@ impl Inner {
         self.pool.work_until(|| !stream.is_busy());
     }
 
-    /// Removes the directory of a deleted stream in the background. Remaining files are removed when the log is next
-    /// opened.
+    /// Removes a deleted stream's directory in the background. Remaining files are removed when the log is next opened.
     pub(super) fn remove_later(&self, path: PathBuf) {
         let pool = self.pool.clone();
         self.removers.push(Box::new(move || {

@@ -14,14 +14,14 @@ use crate::{Loss, Stream, name};
 
 use super::opening::BusySlot;
 
-/// Maximum number of streams that are examined before [`Streams::open`](crate::Streams::open) returns. If there are
-/// more, a background thread examines all of them.
+/// Maximum streams that are examined before [`Streams::open`](crate::Streams::open) returns. If there are more, a
+/// background thread examines them all.
 const VERIFY_BEFORE_RETURN: usize = 256;
 
 /// Microseconds between two retention checks, each of which visits all streams.
 const RETENTION_CHECK_INTERVAL: u64 = 1_000_000;
 
-/// Maximum number of streams that retention opens at a time.
+/// Maximum streams that retention opens at a time.
 const DUE_MAX: usize = 64;
 
 impl Inner {
@@ -77,7 +77,7 @@ impl Inner {
         self.opens_due.store(false, Ordering::Release);
     }
 
-    /// Compacts streams, one after the other: so at most one map of keys is in memory.
+    /// Compacts streams, one after the other: so at most one key map is in memory.
     fn compact_due(&self) {
         let now = (self.pool.clock)();
         let state = self.state();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::writer::{WorkUnit, WriterPool};
 
-/// Maximum number of threads that open and create streams. A stream with a long recovery occupies one of them.
+/// Maximum threads that open and create streams. A stream with a long recovery occupies one thread.
 pub(super) const OPENERS_MAX: usize = 16;
 
-/// Maximum number of threads that remove and compact streams, for which no request waits.
+/// Maximum threads that remove and compact streams, for which no request waits.
 pub(super) const REMOVERS_MAX: usize = 1;
 
 /// Time after which an idle thread ends.

@@ -13,7 +13,7 @@ use crate::disk::is_shortage;
 use crate::stream::OpenedStream;
 use crate::{Loss, OpenError, Stream, StreamConfig, StreamError, groups, meta, name};
 
-/// Future of a stream that is being opened or created: see [`Streams::opening`](crate::Streams::opening).
+/// Future for a stream that is being opened or created: see [`Streams::opening`](crate::Streams::opening).
 pub struct OpenFuture {
     inner: Arc<StreamsOwner>,
     name: Arc<str>,

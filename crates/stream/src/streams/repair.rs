@@ -14,10 +14,10 @@ use crate::segment::SegmentName;
 use crate::stream::OpenedStream;
 use crate::{Loss, OpenError, ReadError, Stream, StreamConfig, StreamError, meta};
 
-/// Maximum number of files of a stream that a repair sets aside.
+/// Maximum files in a stream that a repair sets aside.
 const SET_ASIDE_MAX: usize = 1024;
 
-/// Suffix of files that a repair sets aside.
+/// Suffix for files that a repair sets aside.
 const DAMAGED: &str = ".damaged";
 
 /// Bytes that a check reads at a time.
@@ -27,9 +27,9 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// Number of readable records.
+    /// Readable records.
     pub records: u64,
-    /// Descriptions of the damage, by partition and file.
+    /// Damage descriptions, by partition and file.
     pub damage: Vec<String>,
 }
 
@@ -50,9 +50,9 @@ impl Streams {
         Ok(Some(check))
     }
 
-    /// Repairs a stream that cannot be opened: rewrites its configuration, from the catalog if listed there, restores
-    /// the name of a renamed segment, and sets aside unusable files with the suffix `.damaged`. Returns the changes
-    /// made; none if the stream can be opened. Waits for the disk.
+    /// Repairs a stream that cannot be opened: rewrites its configuration, from the catalog if listed there, restores a
+    /// renamed segment's name, and sets aside unusable files with the suffix `.damaged`. Returns the changes made; none
+    /// if the stream can be opened. Waits for the disk.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl Inner {
         let is_within = file.starts_with(stream) && file != stream;
         let dir = file.parent().filter(|_| is_within);
         let dir = dir.ok_or_else(|| StreamError::Damaged(reason.into()))?;
-        // For an entry of the partition that cannot be opened, the error names the partition.
+        // For a partition entry that cannot be opened, the error names the partition.
         if disk.is_dir(file) && dir == stream {
             let names = disk.list(file)?;
             let wrong = names

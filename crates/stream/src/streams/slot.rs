@@ -20,11 +20,11 @@ pub(super) enum SlotState {
     /// A thread creates, opens, closes or deletes the stream.
     Busy,
     Open(Stream),
-    /// The stream cannot be opened: the reason, and the time of the last attempt.
+    /// The stream cannot be opened: the reason, and the last attempt's time.
     Damaged(Arc<str>, u64),
 }
 
-/// The configuration of an open stream, and the times of its last use before it was opened.
+/// An open stream's configuration, and the times of its last use before it was opened.
 pub(super) struct SlotTimes {
     config: StreamConfig,
     last_append: Option<u64>,
@@ -99,7 +99,7 @@ impl StreamSlot {
         metadata.config.automatic && last_used < limit
     }
 
-    /// Metadata for the catalog; of an open stream, the current state.
+    /// Metadata for the catalog; for an open stream, the current state.
     pub(super) fn current_metadata(&self) -> StreamMetadata {
         let mut metadata = self.metadata.clone();
         if let SlotState::Open(stream) = &self.state {

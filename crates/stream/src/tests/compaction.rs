@@ -14,7 +14,7 @@ fn compacted() -> StreamConfig {
     small().with_compaction(Some(RETENTION))
 }
 
-/// A record of a key, with this number as its value; without a value, a tombstone.
+/// A record with a key, with this number as its value; without a value, a tombstone.
 fn keyed(key: u64, number: Option<u64>) -> Records {
     keyed_batch(&[(key, number)])
 }

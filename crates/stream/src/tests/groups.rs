@@ -212,7 +212,7 @@ fn full_disk_at_a_sync_rejects_its_commits_only() {
 
 const FILE: &str = "/log/streams/s/groups.log";
 
-/// Bytes of a chunk with one entry of the group `group`: three heads, and the entry twice.
+/// Bytes in a chunk with one entry for the group `group`: three heads, and the entry twice.
 const CHUNK: usize = 3 * 20 + 2 * (13 + 5);
 
 /// Offsets of the group `group` in three partitions after reopening, and whether they are doubtful.
@@ -297,7 +297,7 @@ fn group_name_is_not_read_as_an_entry() {
     }
 }
 
-/// A head of version 2 or 3, as anybody can write one.
+/// A version 2 or 3 head, as anybody can write one.
 fn head(magic: [u8; 4], tag: u32, body: &[u8]) -> Vec<u8> {
     let mut head = magic.to_vec();
     head.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -308,7 +308,7 @@ fn head(magic: [u8; 4], tag: u32, body: &[u8]) -> Vec<u8> {
     head
 }
 
-/// Heads of version 2, and of version 3 with a tag that a client may guess.
+/// Version 2 heads, and version 3 heads with a tag that a client may guess.
 const KNOWN_HEADS: [([u8; 4], u32); 2] = [(*b"SGo\x02", 0), (*b"SGo\x03", 0x6161_6161)];
 
 /// The entry of a group, as in a file.
@@ -366,7 +366,7 @@ fn group_name_is_not_read_as_a_chunk_at_a_torn_end() {
     }
 }
 
-/// A file of version 2, whose heads have no tag.
+/// A version 2 file, whose heads have no tag.
 fn untagged_file(offsets: &[u64]) -> Vec<u8> {
     let mut file = vec![0; 32];
     file[4..8].copy_from_slice(&52_u32.to_le_bytes());
@@ -387,7 +387,7 @@ fn file_without_tags_is_read_and_rewritten() {
     let one = TestLog::new(&StreamConfig::default().with_partitions(3));
     let content = untagged_file(&[5, 6, 7]);
     let known = [(Some(5), false), (Some(6), false), (Some(7), false)];
-    // Whole, and with damage of the preamble.
+    // Whole, and with a damaged preamble.
     for damaged in [None, Some(0), Some(20)] {
         let disk = one.disk.after(CrashKind::Kill);
         let file = disk.open(Path::new(FILE)).unwrap();

@@ -60,7 +60,7 @@ impl LoadApp {
         }
     }
 
-    /// Stops the loop once the run has ended, and all connections with it. Those of HTTP/3 end at the end of a turn.
+    /// Stops the loop once the run has ended, and all connections with it. HTTP/3 connections end at the end of a turn.
     pub(super) fn stop_if_over(&self, io: &mut Io) {
         if self.ending && self.quic.is_none() && io.connections() == 0 {
             io.stop();
@@ -68,7 +68,7 @@ impl LoadApp {
     }
 }
 
-/// The failure of a connection that closed unexpectedly.
+/// Returns the failure for a connection that closed unexpectedly.
 pub(super) fn failure_of(why: &CloseReason, open: bool) -> (FailureKind, String) {
     let text = match why {
         CloseReason::Error(error) => error.to_string(),
@@ -88,5 +88,5 @@ pub(super) fn failure_of(why: &CloseReason, open: bool) -> (FailureKind, String)
     (failure, text)
 }
 
-/// Timeout of the server's answer to Close.
+/// Timeout for the server's answer to Close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Connections of HTTP/3: their endpoints lend them for events, and send at the end of the turn.
+//! HTTP/3 connections: their endpoints lend them for events, and send at the end of the turn.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::load::tracker::Nanos;
 use crate::load::traffic::SocketTraffic;
 use crate::tally::FailureKind;
 
-/// The load as the application of an endpoint, which is lent.
+/// The load as an endpoint's application, which is lent.
 struct LoadEvents<'a> {
     load: &'a mut LoadApp,
     io: &'a mut Io,
@@ -89,7 +89,7 @@ impl Http3App for LoadEvents<'_> {
 }
 
 impl LoadApp {
-    /// Gives this load the endpoints of HTTP/3, whose sockets its loop has.
+    /// Gives this load the HTTP/3 endpoints, whose sockets its loop has.
     pub(crate) fn with_endpoints(mut self, endpoints: Option<LoadEndpoints>) -> Self {
         self.quic = endpoints;
         self
@@ -108,7 +108,7 @@ impl LoadApp {
         Some(result)
     }
 
-    /// Starts a connection of HTTP/3.
+    /// Starts an HTTP/3 connection.
     pub(super) fn open_http3(&mut self, io: &mut Io, ordinal: usize, waiting: VecDeque<Nanos>) {
         let plan = self.thread_state.plan.clone();
         let traffic = self.traffic(ordinal, waiting);
@@ -177,7 +177,7 @@ impl LoadApp {
         })
     }
 
-    /// Handles the deadlines of QUIC.
+    /// Handles QUIC deadlines.
     pub(super) fn expire_http3(&mut self, io: &mut Io) {
         self.thread_state.at(Instant::now());
         let count = self.quic.as_ref().map_or(0, |quic| quic.endpoints.len());
@@ -239,7 +239,7 @@ impl LoadApp {
         });
     }
 
-    /// Sends the datagrams of an endpoint, until the send buffer is full. Returns the time of the next call.
+    /// Sends an endpoint's datagrams, until the send buffer is full. Returns the time of the next call.
     fn transmit(&mut self, io: &mut Io, endpoint: usize) -> Option<Instant> {
         let found = self.quic.as_mut()?.endpoints.get_mut(endpoint)?;
         let (mut out, mut next) = (std::mem::take(&mut found.out), found.unsent.take());

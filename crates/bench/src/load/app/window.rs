@@ -1,4 +1,4 @@
-//! The messages of a window: what is sent when, and when the window is done.
+//! A window's messages: what is sent when, and when the window is done.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -40,7 +40,7 @@ impl LoadApp {
         }
     }
 
-    /// With --burst: publishes the next burst of each publisher, once all deliveries of the last have arrived.
+    /// With --burst: publishes each publisher's next burst, once all deliveries of the last have arrived.
     pub(super) fn publish_burst(&mut self, io: &mut Io) {
         let thread_state = &self.thread_state;
         let delivers = thread_state.plan.bursts && thread_state.plan.is_fan_out();
@@ -93,7 +93,7 @@ impl LoadApp {
         }
     }
 
-    /// Selects the next socket of an open connection in rotation.
+    /// Selects an open connection's next socket in rotation.
     fn next_paced(&mut self) -> Option<(ConnId, usize)> {
         while !self.paced.is_empty() {
             self.turn = (self.turn + 1) % self.paced.len();
@@ -119,7 +119,7 @@ impl LoadApp {
         self.working &= !done;
     }
 
-    /// Whether messages of the window are still to be sent at their fixed rate: a late thread may see the end of the window
+    /// Whether the window's messages are still to be sent at their fixed rate: a late thread may see the window's end
     /// before it has sent them.
     fn has_due(&self) -> bool {
         let until = self.thread_state.window().and_then(|window| window.until);

@@ -1,4 +1,4 @@
-//! Requests on streams of a connection of HTTP/3.
+//! Requests on an HTTP/3 connection's streams.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::load::traffic::SocketTraffic;
 use crate::plan::LoadPlan;
 use crate::tally::FailureKind;
 
-/// The requests of one connection.
+/// One connection's requests.
 #[derive(Debug)]
 pub(crate) struct Http3Requests {
-    /// SETTINGS of the server have arrived.
+    /// The server's SETTINGS have arrived.
     is_connected: bool,
     pub(super) requests: StreamedRequests<QuicStreamId>,
 }

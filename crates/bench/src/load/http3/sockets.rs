@@ -1,4 +1,4 @@
-//! WebSockets on the streams of a connection, or sessions of WebTransport with their streams.
+//! WebSockets on a connection's streams, or WebTransport sessions with their streams.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::load::traffic::SocketTraffic;
 use crate::load::websocket::{self, receive};
 use crate::tally::FailureKind;
 
-/// The WebSockets of one connection.
+/// One connection's WebSockets.
 #[derive(Debug)]
 pub(crate) struct Http3Sockets {
     pub(crate) sockets: StreamedSockets<QuicStreamId>,
     /// They are sessions, whose messages use streams that the server opens.
     are_sessions: bool,
-    /// SETTINGS of the server have arrived.
+    /// The server's SETTINGS have arrived.
     is_connected: bool,
     /// Requests that were sent.
     requested: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Http3Sockets {
 impl Http3Sockets {
     /// # Errors
     ///
-    /// Returns an error if a header of a request belongs to connections of HTTP/1.1.
+    /// Returns an error if a request header belongs to HTTP/1.1 connections.
     pub(crate) fn new<'a>(
         requests: impl Iterator<Item = &'a ClientRequest>,
         are_sessions: bool,
@@ -107,7 +107,7 @@ impl Http3Sockets {
             Event::Settings { settings } if !(settings.webtransport && settings.datagrams) => {
                 failed(FailureKind::Handshake, "the server offers no WebTransport")
             }
-            // After 2xx the server opens the stream of the messages.
+            // After 2xx the server opens the message stream.
             Event::Response { head, .. } if head.status() >= 300 => {
                 let text = format!("the server rejected a session with {}", head.status());
                 failed(FailureKind::Handshake, &text)
@@ -132,7 +132,7 @@ impl Http3Sockets {
         }
     }
 
-    /// Handles a datagram of a session: the kind of a message, and its payload.
+    /// Handles a session's datagram: a message's kind and payload.
     pub(super) fn receive_datagram(
         &mut self,
         session: QuicStreamId,
@@ -156,7 +156,7 @@ impl Http3Sockets {
         })
     }
 
-    /// Sends the requests, and moves output of sockets to their streams.
+    /// Sends the requests, and moves socket output to the streams.
     pub(super) fn fill(
         &mut self,
         exchanges: &mut Exchanges<'_>,
@@ -190,7 +190,7 @@ impl Http3Sockets {
             if self.are_sessions {
                 exchanges.send_bytes(stream, output.into(), ends);
             } else {
-                // An error means that the event of the stream's reset is to come.
+                // An error means that the stream's reset event is to come.
                 let _ = exchanges.send_data(stream, output.into(), ends);
             }
             socket.has_ended |= ends;

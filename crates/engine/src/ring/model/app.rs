@@ -101,7 +101,7 @@ impl TestApp {
         }
     }
 
-    /// Appends several pieces, some of them empty, to a file of its own.
+    /// Appends several pieces, some empty, to its own file.
     fn append(&mut self, io: &mut Io) {
         let tag = (self.appends.len() + self.appended.len()) as u64;
         let sync = self.dice.percent(60);

@@ -4,7 +4,7 @@ use super::table::DynamicTable;
 use super::{TABLE_SIZE, static_table};
 use crate::fields::{BlockError, FieldBuffer, integer, string};
 
-/// Decoder of one connection.
+/// One connection's decoder.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     table: DynamicTable,
@@ -23,7 +23,7 @@ impl Decoder {
         self.limit = limit;
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.table.memory()
     }

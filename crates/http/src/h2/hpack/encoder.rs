@@ -6,7 +6,7 @@ use super::table::DynamicTable;
 use super::{TABLE_SIZE, static_table};
 use crate::fields::{ENTRY_OVERHEAD, integer, is_secret, string};
 
-/// Encoder of one connection.
+/// One connection's encoder.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     table: DynamicTable,
@@ -38,12 +38,12 @@ impl Encoder {
         }
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.table.memory()
     }
 
-    /// Begins a block: appends the updates of the table's size.
+    /// Begins a block: appends the table size updates.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some(smallest) = self.smallest.take() {
             if smallest < self.table.max() {

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use crate::fields::ENTRY_OVERHEAD;
 
-/// Fields in the order of insertion, in one buffer. An empty table owns no memory.
+/// Fields in insertion order, in one buffer. An empty table owns no memory.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
     entries: VecDeque<TableEntry>,
-    /// Names and values of the entries, behind `dead` bytes of evicted entries.
+    /// The entries' names and values, behind `dead` bytes of evicted entries.
     bytes: Vec<u8>,
     dead: usize,
     /// Position of the first byte of `bytes` in all bytes ever inserted, modulo 2^32.
@@ -48,7 +48,7 @@ impl DynamicTable {
         self.size
     }
 
-    /// Returns the bytes of memory.
+    /// Returns the memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<TableEntry>()
     }
@@ -102,13 +102,13 @@ impl DynamicTable {
         }
     }
 
-    /// Returns the index of a field.
+    /// Returns a field's index.
     pub(super) fn find(&self, name: &[u8], value: &[u8]) -> Option<usize> {
         let hash = hash(name, value);
         self.entries.iter().rev().position(|entry| entry.hash == hash && self.field(*entry) == (name, value))
     }
 
-    /// Returns the index of a field with this name.
+    /// Returns the index for a field with this name.
     pub(super) fn find_name(&self, name: &[u8]) -> Option<usize> {
         self.entries
             .iter()

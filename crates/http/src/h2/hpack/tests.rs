@@ -77,7 +77,7 @@ fn requests_of_the_rfc_are_decoded() {
     }
 }
 
-/// RFC 7541 appendix C.6: a table of 256 bytes evicts entries.
+/// RFC 7541 appendix C.6: a 256-byte table evicts entries.
 #[test]
 fn responses_of_the_rfc_evict_entries() {
     let blocks = [
@@ -122,7 +122,7 @@ fn huffman_padding_is_short_and_all_ones() {
         &[0b0001_1111, 0xff],
         &[0xff],
         &[0xff, 0xff, 0xff, 0xff],
-        // The end of a string as a symbol.
+        // The end-of-string symbol.
         &[0xff, 0xff, 0xff, 0xfc],
         &[0b0001_1111, 0xff, 0xff, 0xff, 0xff],
     ] {
@@ -192,7 +192,7 @@ fn secrets_are_never_indexed() {
     assert_eq!(encoder.table().size(), 0);
 }
 
-/// RFC 7541 section 4.2: the encoder reports each reduction of its table.
+/// RFC 7541 section 4.2: the encoder reports each table reduction.
 #[test]
 fn encoder_follows_the_size_of_the_peers_table() {
     let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());

@@ -15,13 +15,13 @@ use crate::model::brief::brief;
 use crate::model::check_pattern;
 use crate::model::problem::{Problem, problem};
 
-/// Limit of keys: each request is compared with all of them.
+/// Maximum keys: each request is compared with all.
 const KEYS_MAX: usize = 64;
 
-/// Minimum length of a key in bytes, so that it cannot be guessed.
+/// Minimum key length in bytes, so that a key cannot be guessed.
 const SECRET_MIN: usize = 32;
 
-/// Limit of patterns of one right.
+/// Maximum patterns for one right.
 const PATTERNS_MAX: usize = 256;
 
 /// Prefix of a hash that replaces a key in the file.
@@ -29,13 +29,13 @@ const HASH_PREFIX: &str = "sha256:";
 
 /// The keys of the HTTP API for backends, for [`AccessPolicy::with_api_keys`](crate::AccessPolicy::with_api_keys).
 pub struct ApiKeys {
-    /// A random key: the comparison of authentication codes reveals nothing about the keys.
+    /// A random key: comparing authentication codes reveals nothing about the keys.
     comparison: hmac::Key,
     keys: Vec<ApiKey>,
 }
 
 struct ApiKey {
-    /// Authentication code of the hash of the key.
+    /// Authentication code of the key's hash.
     tag: hmac::Tag,
     rights: Arc<ApiRights>,
 }
@@ -57,7 +57,7 @@ pub(crate) enum ApiRight {
     Disconnect,
     /// Change the rights of connections.
     Refresh,
-    /// Information about the server, and administration of streams. Grants all other rights, too.
+    /// Server information and stream administration. Grants all other rights, too.
     Admin,
 }
 
@@ -86,22 +86,22 @@ impl ApiRight {
         }
     }
 
-    /// Whether patterns of topics may restrict the right.
+    /// Returns whether topic patterns may restrict the right.
     const fn has_topics(self) -> bool {
         !matches!(self, Self::Disconnect | Self::Refresh | Self::Admin)
     }
 }
 
-/// The rights of one key.
+/// Rights of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiRights {
     name: String,
-    /// Rights and their patterns of topics; no patterns: all topics.
+    /// Rights and their topic patterns; no patterns: all topics.
     granted: Vec<(ApiRight, Vec<TopicPattern<'static>>)>,
 }
 
 impl ApiRights {
-    /// Parses the words of a line after the key: `publish:chat.>,news read`.
+    /// Parses the words after a line's key: `publish:chat.>,news read`.
     fn parse<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Result<Self, String> {
         let mut granted: Vec<(ApiRight, Vec<TopicPattern<'static>>)> = Vec::new();
         for word in words {
@@ -196,9 +196,9 @@ impl ApiKeys {
         Ok(self)
     }
 
-    /// Adds the keys of a file: one a line, with a name, the key or `sha256:` and its hash in hexadecimal digits, and
-    /// its rights. A right may be followed by a colon and patterns of topics, with commas between. Empty lines and
-    /// lines that begin with `#` are ignored.
+    /// Adds a file's keys: one a line, with a name, the key or `sha256:` and its hash in hexadecimal digits, and its
+    /// rights. A right may be followed by a colon and patterns of topics, with commas between. Empty lines and lines
+    /// that begin with `#` are ignored.
     ///
     /// # Errors
     /// [`HubErrorKind::File`]: the file cannot be read. [`HubErrorKind::Key`]: it has no key, or an invalid line, which the
@@ -250,15 +250,15 @@ impl ApiKeys {
         Ok(())
     }
 
-    /// The error of a server without keys.
+    /// Returns the error that a server without keys answers.
     pub(crate) fn disabled() -> Problem {
         problem(403, "the HTTP API is disabled: set api.key or api.keys_file")
     }
 
-    /// The rights of the sender of a request.
+    /// Returns the rights of a request's sender.
     ///
     /// # Errors
-    /// The request has no key of this server.
+    /// The request has no key for this server.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Arc<ApiRights>, Problem> {
         let presented = key_of(request)?;
         self.find(presented).ok_or_else(|| problem(401, "the key of the request is not a key of this server"))
@@ -277,7 +277,7 @@ impl ApiKeys {
     }
 }
 
-/// The key of a request: from `Authorization` or `X-API-Key`. All keys of a request must be the same.
+/// Returns a request's key: from `Authorization` or `X-API-Key`. All keys in a request must be the same.
 fn key_of<'a>(request: &Request<'a>) -> Result<&'a str, Problem> {
     let head = request.head();
     let authorization = head.header("authorization").map(|value| {

@@ -10,7 +10,7 @@ use crate::model::brief::brief;
 /// Accepted names that an error repeats.
 const SHOWN_MAX: usize = 4;
 
-/// Claims of a token, which are not verified.
+/// Unverified token claims.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct ClaimedNames {
@@ -19,19 +19,19 @@ pub(super) struct ClaimedNames {
 }
 
 impl ClaimedNames {
-    /// Reads the claims of a token. A token without readable claims has none.
+    /// Reads a token's claims. A token without readable claims has none.
     pub(super) fn read(token: &str) -> Self {
         let claims = token.split('.').nth(1).and_then(|claims| URL_SAFE_NO_PAD.decode(claims).ok());
         claims.and_then(|claims| serde_json::from_slice(&claims).ok()).unwrap_or_default()
     }
 
-    /// Describes a token that comes from none of the issuers of a setting.
+    /// Describes a token whose issuer is not in a setting.
     pub(super) fn describe_issuer(&self, setting: &str, accepted: &[String]) -> String {
         let difference = describe_difference("iss", self.iss.as_ref(), setting, accepted);
         format!("the token comes from another issuer: {difference}")
     }
 
-    /// Describes a token that is meant for none of the accepted audiences.
+    /// Describes a token that names no accepted audience.
     pub(super) fn describe_audience(&self, accepted: Option<&[String]>) -> String {
         let difference =
             describe_difference("aud", self.aud.as_ref(), "auth.audience", accepted.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! The signatures of tokens, by `ring`, which TLS uses too.
+//! Token signatures by `ring`, which TLS uses too.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result};
@@ -18,7 +18,7 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Installs the provider of signatures. [`Auth::new`](super::Auth::new) does it, too; programs that only sign tokens call
+/// Installs the signature provider. [`Auth::new`](super::Auth::new) does it, too; programs that only sign tokens call
 /// it before the first one.
 pub fn install() {
     // A second call finds it installed.
@@ -147,7 +147,7 @@ impl JwtVerifier for JwtKeyVerifier {
     }
 }
 
-/// The hash of an HMAC algorithm; callers pass no other algorithms.
+/// Returns the hash for an HMAC algorithm; callers pass no other algorithms.
 fn hmac_algorithm(algorithm: Algorithm) -> hmac::Algorithm {
     match algorithm {
         Algorithm::HS384 => hmac::HMAC_SHA384,
@@ -156,7 +156,7 @@ fn hmac_algorithm(algorithm: Algorithm) -> hmac::Algorithm {
     }
 }
 
-/// The minimum length of a secret in bytes: the length of the hash (RFC 7518 section 3.2).
+/// Returns a secret's minimum length in bytes: the hash length (RFC 7518 section 3.2).
 pub(crate) fn secret_min(algorithm: Algorithm) -> usize {
     match algorithm.family() {
         AlgorithmFamily::Hmac => hmac_algorithm(algorithm).digest_algorithm().output_len(),

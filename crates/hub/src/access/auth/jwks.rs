@@ -1,8 +1,8 @@
 //! Keys of issuers, fetched from their URLs (JWKS, RFC 7517) and cached.
 //!
-//! One task for each URL fetches its keys: at the start, at an interval, and soon after a token with an unknown `kid`. So
-//! there is at most one request at a time for each URL, and a minimum interval between two. The URLs are those of the
-//! options: a token only selects one of them by its issuer.
+//! One task for each URL fetches its keys: at the start, at an interval, and soon after a token with an unknown `kid`.
+//! So there is at most one request at a time for each URL, and a minimum interval between two. The URLs are from the
+//! options: a token only selects one by its issuer.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,25 +29,25 @@ use crate::outgoing::options::HookUrl;
 /// Time for an answer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Minimum interval between two requests for the keys of an issuer, whatever tokens arrive.
+/// Minimum interval between two requests for an issuer's keys, whatever tokens arrive.
 const INTERVAL_MIN: Duration = Duration::from_secs(5);
 
 /// Delay after the first failure in a row, doubled with each further one.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 
-/// Maximum delay after failures, unless the interval of the refresh is shorter.
+/// Maximum delay after failures, unless the refresh interval is shorter.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Age from which keys are not used any more, if the issuer cannot be reached: a day, in which its operators notice.
 const KEYS_AGE_MAX: Duration = Duration::from_secs(86_400);
 
-/// Maximum number of unknown ids of keys that are remembered for an issuer.
+/// Maximum unknown key ids that are remembered for an issuer.
 const UNKNOWN_MAX: usize = 64;
 
 /// Time for which an unknown id is remembered; then it is looked up again.
 const UNKNOWN_TIME: Duration = Duration::from_secs(60);
 
-/// Maximum length of an id of a key that is looked up, in bytes.
+/// Maximum length, in bytes, of a key id that is looked up.
 const KEY_ID_MAX: usize = 256;
 
 /// The keys of all issuers.
@@ -65,7 +65,7 @@ impl fmt::Debug for IssuerKeys {
 
 /// The keys of one issuer.
 struct IssuerKeySource {
-    /// `None`: of all issuers.
+    /// `None`: all issuers.
     issuer: Option<String>,
     /// The URL for the log: the query may have a secret.
     shown_url: String,
@@ -89,7 +89,7 @@ struct FetchedKeys {
 
 #[derive(Default)]
 struct SourceState {
-    /// Ids of keys that were unknown, and when they were first asked for.
+    /// Unknown key ids, and when they were first requested.
     unknown: HashMap<String, Instant>,
     /// Why the last request has failed.
     fault: Option<String>,
@@ -127,7 +127,7 @@ impl IssuerKeys {
         self.sources.is_empty()
     }
 
-    /// Whether these are the keys of the same URLs.
+    /// Returns whether these keys have the same URLs.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.options == other.options
     }
@@ -135,7 +135,7 @@ impl IssuerKeys {
     /// Starts the tasks that fetch the keys.
     ///
     /// # Errors
-    /// The thread of the tasks cannot be started.
+    /// The task thread cannot be started.
     pub(super) fn start(&self, background: &Background) -> Result<(), HubError> {
         for url in self.options.urls.iter().map(|url| &*url.url).filter(|url| url.starts_with("http:")) {
             let url = url.split('?').next().unwrap_or_default();
@@ -150,7 +150,7 @@ impl IssuerKeys {
         })
     }
 
-    /// The keys for a token with this issuer and this id of a key, and the issuer that it must have.
+    /// Returns the keys for a token with this issuer and key id, and the issuer that it must have.
     ///
     /// # Errors
     /// The issuer is unknown, or its keys are not there yet.
@@ -175,7 +175,7 @@ impl IssuerKeys {
         Ok((source.keys_with(id, Instant::now())?, source.issuer.as_deref()))
     }
 
-    /// Numbers of each issuer: its name, successful and failed requests, keys, and their age in seconds.
+    /// Returns each issuer's numbers: its name, successful and failed requests, keys, and their age in seconds.
     pub(crate) fn report(&self) -> impl Iterator<Item = KeyReport<'_>> {
         self.sources.iter().map(|source| {
             let keys = source.current();
@@ -190,7 +190,7 @@ impl IssuerKeys {
     }
 }
 
-/// Numbers of an issuer's keys.
+/// Numbers about an issuer's keys.
 pub(crate) struct KeyReport<'a> {
     pub(crate) issuer: &'a str,
     pub(crate) fetched: u64,
@@ -215,7 +215,7 @@ impl IssuerKeySource {
         keys.clone().filter(|fetched| fetched.at.elapsed() < KEYS_AGE_MAX)
     }
 
-    /// The keys, if one of them may have this id.
+    /// Returns the keys, if one may have this id.
     fn keys_with(&self, id: Option<&str>, now: Instant) -> Result<Arc<[VerifyingKey]>, TokenFault> {
         let Some(FetchedKeys { keys, at }) = self.current() else {
             let reason = self.lock().fault.clone().map_or_else(String::new, |fault| format!(": {fault}"));
@@ -235,7 +235,7 @@ impl IssuerKeySource {
             // The keys were fetched since.
             Some(since) if *since < at => return Err(unknown()),
             Some(_) => {}
-            // Anybody can send tokens with unknown ids: the id of a key that has just been added must not fail for them.
+            // Anybody can send tokens with unknown ids: a key that has just been added must not fail for them.
             None if state.unknown.len() >= UNKNOWN_MAX => {}
             None => drop(state.unknown.insert(id.to_owned(), now)),
         }
@@ -292,7 +292,7 @@ impl IssuerKeySource {
     }
 }
 
-/// Fetches the keys of an issuer until they are not used any more.
+/// Fetches an issuer's keys until they are not used any more.
 async fn fetch_all(source: Arc<IssuerKeySource>) {
     let mut failures = 0;
     while !source.is_stopped.load(Ordering::Acquire) {
@@ -329,7 +329,7 @@ mod tests {
     const KEYS: &str =
         r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
 
-    /// A name with several addresses, of which the first never answers.
+    /// A name with several addresses, whose first one never answers.
     #[test]
     fn silent_address_of_the_name_does_not_delay_a_key_set_to_its_timeout() {
         let (_silent, answering) = answer_behind_silent_address("keys.invalid:80", KEYS);

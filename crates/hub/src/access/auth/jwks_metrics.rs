@@ -1,4 +1,4 @@
-//! Metrics of keys that are fetched from URLs.
+//! Metrics about keys fetched from URLs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::access::auth::jwks::IssuerKeys;
 
-/// The metrics of the keys of issuers, for `/metrics`. The labels are the issuers of the options.
+/// Metrics about issuers' keys, for `/metrics`. The labels are the issuers in the options.
 #[derive(Debug)]
 pub(crate) struct IssuerMetrics(pub(crate) Arc<IssuerKeys>);
 

@@ -1,4 +1,4 @@
-//! Options of key sets that are fetched from URLs.
+//! Options for key sets that are fetched from URLs.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::error::HubError;
 use crate::outgoing::http::trusted_certificates;
 use crate::outgoing::options::HookUrl;
 
-/// Maximum number of issuers: each has a task, and is a label of metrics.
+/// Maximum issuers: each has a task, and is a metrics label.
 const ISSUERS_MAX: usize = 16;
 
-/// Minimum interval of the refresh.
+/// Minimum refresh interval.
 const REFRESH_MIN: Duration = Duration::from_secs(1);
 
-/// Maximum interval of the refresh: keys are used for a day.
+/// Maximum refresh interval: keys are used for a day.
 const REFRESH_MAX: Duration = Duration::from_secs(43_200);
 
-/// The URLs of key sets (JWKS, RFC 7517) of the issuers of tokens.
+/// Key set URLs (JWKS, RFC 7517) of token issuers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwksOptions {
     pub(super) urls: Vec<JwksUrl>,
@@ -28,7 +28,7 @@ pub struct JwksOptions {
 /// The URL of a key set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JwksUrl {
-    /// `None`: of all issuers.
+    /// `None`: all issuers.
     pub(super) issuer: Option<String>,
     pub(super) url: String,
 }
@@ -46,15 +46,14 @@ impl JwksOptions {
         Self::default()
     }
 
-    /// Adds the URL of the key set of all tokens.
+    /// Adds the URL of the key set for all tokens.
     #[must_use]
     pub fn with_url(mut self, url: impl Into<String>) -> Self {
         self.urls.push(JwksUrl { issuer: None, url: url.into() });
         self
     }
 
-    /// Adds the URL of the key set of the tokens of one issuer (claim `iss`); at most 16. Tokens of other issuers are
-    /// rejected.
+    /// Adds the key set URL for one issuer's tokens (claim `iss`); at most 16. Tokens from other issuers are rejected.
     #[must_use]
     pub fn with_issuer(mut self, issuer: impl Into<String>, url: impl Into<String>) -> Self {
         self.urls.push(JwksUrl { issuer: Some(issuer.into()), url: url.into() });
@@ -78,7 +77,7 @@ impl JwksOptions {
         Ok(self)
     }
 
-    /// Whether issuers have URLs of their own.
+    /// Returns whether issuers have their own URLs.
     pub(super) fn names_issuers(&self) -> bool {
         self.urls.iter().any(|url| url.issuer.is_some())
     }

@@ -2,7 +2,7 @@
 
 use sinews_server::{TopicName, TopicPattern};
 
-/// Placeholder for the `sub` of the token.
+/// Placeholder for the token's `sub`.
 const SUBJECT: &str = "{sub}";
 
 /// Keys that a client may write.
@@ -13,7 +13,7 @@ pub(super) struct KeyPattern {
 }
 
 impl KeyPattern {
-    /// Reads a pattern of a claim: patterns of a topic and of a key, with a slash between. The subject replaces its
+    /// Reads a claim's pattern: a topic pattern and a key pattern, with a slash between. The subject replaces its
     /// placeholder literally: it must have no wildcard, so that a client cannot choose a name that covers other names.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl KeyPattern {
     }
 }
 
-/// Whether a pattern of keys is valid in a token with a subject.
+/// Returns whether a key pattern is valid in a token with a subject.
 #[must_use]
 pub fn is_valid(text: &str) -> bool {
     KeyPattern::parse(text, Some("subject")).is_ok()

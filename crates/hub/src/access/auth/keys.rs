@@ -17,25 +17,25 @@ use crate::model::brief::describe_json_error;
 /// A key and its algorithms.
 #[derive(Clone)]
 pub(crate) struct VerifyingKey {
-    /// The `kid` of the key.
+    /// The key's `kid`.
     pub(crate) id: Option<String>,
     pub(crate) algorithms: Vec<Algorithm>,
     pub(crate) key: DecodingKey,
 }
 
-/// The source of the keys that verify tokens.
+/// Source of the keys that verify tokens.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TokenKeys {
     /// A secret for HS256, HS384 and HS512, as long as the algorithm's hash at least.
     Secret(String),
-    /// A file with a secret. A final line break is accepted as part of the secret, and as none.
+    /// A file with a secret. A final line break is accepted both as a part of the secret and as none.
     SecretFile(PathBuf),
     /// A file with a public key in PEM: RSA, EC on P-256 or P-384, or Ed25519.
     PublicKeyFile(PathBuf),
-    /// A file with a set of keys (RFC 7517): the first 1,024. A token without `kid` is tried with 64 of them.
+    /// A file with a key set (RFC 7517): the first 1,024. A token without `kid` is tried with 64 keys.
     JwksFile(PathBuf),
-    /// Sets of public keys at URLs, with the same limits. They are fetched while a hub has the policy.
+    /// Public key sets at URLs, with the same limits. They are fetched while a hub has the policy.
     JwksUrls(JwksOptions),
 }
 
@@ -51,7 +51,7 @@ impl std::fmt::Debug for TokenKeys {
 }
 
 impl TokenKeys {
-    /// The line break at the end of the secret's file, in hexadecimal digits, if there is one.
+    /// Returns the final line break in the secret's file, in hexadecimal digits, if there is one.
     #[must_use]
     pub fn line_break(&self) -> Option<&'static str> {
         let Self::SecretFile(path) = self else { return None };
@@ -66,7 +66,7 @@ impl TokenKeys {
     /// Reads the keys, at least one; none if they are fetched from URLs.
     ///
     /// # Errors
-    /// The fault of the file or the secret.
+    /// The fault in the file or the secret.
     pub(crate) fn read(&self) -> Result<Vec<VerifyingKey>, HubError> {
         let keys = match self {
             Self::Secret(secret) => vec![secret_key(secret.as_bytes(), None)?],
@@ -81,20 +81,20 @@ impl TokenKeys {
     }
 }
 
-/// The bytes of a file with a secret, without the final line break that editors add.
+/// Reads a secret file's bytes, without the final line break that editors add.
 ///
 /// # Errors
-/// [`HubErrorKind::File`](crate::HubErrorKind::File), with the file's name and the error of reading it.
+/// [`HubErrorKind::File`](crate::HubErrorKind::File), with the file's name and the read error.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, HubError> {
     let mut secret = read(path)?;
     secret.truncate(without_line_break(&secret).len());
     Ok(secret)
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// The file's name, and the error of reading it.
+/// The file's name, and the read error.
 pub(super) fn read_text(path: &Path) -> Result<String, HubError> {
     fs::read_to_string(path).map_err(|error| HubError::file(path, error))
 }
@@ -105,8 +105,8 @@ fn without_line_break(secret: &[u8]) -> &[u8] {
     line.map_or(secret, |line| line.strip_suffix(b"\r").unwrap_or(line))
 }
 
-/// The key without the final line break of its file, and a second key with it, if there is one: other programs sign
-/// with all bytes of the file.
+/// Returns the key without its file's final line break, and a second key with it, if there is one: other programs sign
+/// with all the file's bytes.
 fn secret_file_keys(file: &[u8]) -> Result<Vec<VerifyingKey>, HubError> {
     let secret = without_line_break(file);
     let key = secret_key(secret, None)?;
@@ -149,13 +149,13 @@ fn pem_key(path: &Path) -> Result<VerifyingKey, HubError> {
     Ok(VerifyingKey { id: None, algorithms, key })
 }
 
-/// Limit of keys in a set: the first ones are used. No issuer is known to have as many.
+/// Maximum keys in a set: the first ones are used. No issuer is known to have as many.
 pub(super) const SET_MAX: usize = 1_024;
 
-/// Limit of keys that a token is tried with: each is a signature to verify. Of a token with `kid`, the others do not count.
+/// Maximum keys that a token is tried with: each is a signature to verify. With a `kid`, the other keys do not count.
 pub(super) const TRIED_MAX: usize = 64;
 
-/// The keys of a set that anybody can read: secrets of HMAC in it are ignored.
+/// Reads the keys in a set that anybody can read: HMAC secrets in it are ignored.
 pub(super) fn public_key_set(json: &[u8]) -> Result<KeySet, String> {
     let mut set = key_set(json)?;
     let secret = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
@@ -166,10 +166,10 @@ pub(super) fn public_key_set(json: &[u8]) -> Result<KeySet, String> {
     Ok(set)
 }
 
-/// Keys of a set.
+/// Keys in a set.
 pub(super) struct KeySet {
     pub(super) keys: Vec<VerifyingKey>,
-    /// Why members of the set are not among them, other than those that verify no tokens.
+    /// Why the keys lack members of the set, other than those that verify no tokens.
     pub(super) skipped: Option<String>,
 }
 
@@ -211,7 +211,7 @@ fn key_set(json: &[u8]) -> Result<KeySet, String> {
     Ok(KeySet { keys, skipped })
 }
 
-/// The keys of a file with a set; the log has the members that are no keys.
+/// Reads the keys in a key set file; the log has the members that are no keys.
 fn read_key_set(path: &Path) -> Result<Vec<VerifyingKey>, HubError> {
     let set = key_set(&read(path)?).map_err(|fault| HubError::key(fault).at(path.display()))?;
     if let Some(skipped) = set.skipped {
@@ -250,7 +250,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys of an RSA key, and of curves.
+    /// RSA and elliptic-curve keys.
     fn good() -> Vec<Value> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/keys/jwks.json");
         let set: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
@@ -282,7 +282,7 @@ mod tests {
                 members.insert(at, odd.clone());
                 let set = read_set(&members).unwrap();
                 assert_eq!(set.keys.len(), known.keys.len(), "{odd}");
-                // Objects may be keys of kinds that are not known.
+                // Objects may be keys with an unknown kind.
                 let expected = format!("1 members are no keys of RFC 7517: keys[{at}]");
                 assert!(set.skipped.is_none() && odd.is_object() || set.skipped == Some(expected), "{odd}");
             }

@@ -1,4 +1,4 @@
-//! Options of authorization.
+//! Authorization options.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::error::HubError;
 /// Tolerance for clocks that differ between the issuer of tokens and this server.
 const LEEWAY: Duration = Duration::from_secs(30);
 
-/// Options of authorization: the keys that verify tokens, and the rights of clients without a token.
+/// Authorization options: the keys that verify tokens, and the rights of clients without a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthOptions {
     pub(super) keys: Option<TokenKeys>,
@@ -43,21 +43,21 @@ impl AuthOptions {
         self
     }
 
-    /// Sets the audiences of which a token must name one (claim `aud`). Default: the claim is not checked.
+    /// Sets the accepted audiences: a token must name one (claim `aud`). Default: the claim is not checked.
     #[must_use]
     pub fn with_audience(mut self, audience: impl IntoIterator<Item = String>) -> Self {
         self.audience = Some(audience.into_iter().collect());
         self
     }
 
-    /// Sets the issuers of which a token must name one (claim `iss`). Default: the claim is not checked.
+    /// Sets the accepted issuers: a token must name one (claim `iss`). Default: the claim is not checked.
     #[must_use]
     pub fn with_issuer(mut self, issuer: impl IntoIterator<Item = String>) -> Self {
         self.issuer = Some(issuer.into_iter().collect());
         self
     }
 
-    /// Sets the tolerance for the times of a token. Default: 30 s, for clocks that are not synchronized exactly.
+    /// Sets the tolerance for token times. Default: 30 s, for clocks that are not synchronized exactly.
     #[must_use]
     pub fn with_leeway(mut self, leeway: Duration) -> Self {
         self.leeway = leeway;
@@ -78,8 +78,8 @@ impl AuthOptions {
         self
     }
 
-    /// Sets topics of each user, at most 64: the server subscribes the clients of a user to them, whatever their rights.
-    /// `{sub}` stands for the `sub` of the token, as in `personal.{sub}`. Default: none.
+    /// Sets topics for each user, at most 64: the server subscribes a user's clients to them, whatever their rights.
+    /// `{sub}` stands for the token's `sub`, as in `personal.{sub}`. Default: none.
     #[must_use]
     pub fn with_personal_topics(mut self, topics: impl IntoIterator<Item = String>) -> Self {
         self.personal_topics = topics.into_iter().collect();
@@ -93,22 +93,22 @@ impl Default for AuthOptions {
     }
 }
 
-/// An invalid option of authorization.
+/// An invalid authorization option.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AuthError {
     /// The keys cannot be read or used.
     Keys(HubError),
-    /// A pattern of [`AuthOptions::with_public_subscribe`] is invalid.
+    /// A pattern in [`AuthOptions::with_public_subscribe`] is invalid.
     PublicSubscribe(HubError),
-    /// A pattern of [`AuthOptions::with_public_publish`] is invalid.
+    /// A pattern in [`AuthOptions::with_public_publish`] is invalid.
     PublicPublish(HubError),
-    /// A topic of [`AuthOptions::with_personal_topics`] is invalid.
+    /// A topic in [`AuthOptions::with_personal_topics`] is invalid.
     PersonalTopics(HubError),
 }
 
 impl AuthError {
-    /// The fault of the option.
+    /// Returns the option's fault.
     fn fault(&self) -> &HubError {
         let (Self::Keys(fault)
         | Self::PublicSubscribe(fault)

@@ -1,11 +1,11 @@
-//! Keys of signatures in PEM (RFC 7468). The sections are decoded by the library of rustls.
+//! Signature keys in PEM (RFC 7468). The rustls library decodes the sections.
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer, alg_id};
 use rustls::server::ParsedCertificate;
 
-/// Algorithms of an RSA key.
+/// Algorithms for an RSA key.
 pub(super) const RSA: [Algorithm; 6] = [
     Algorithm::RS256,
     Algorithm::RS384,
@@ -15,10 +15,10 @@ pub(super) const RSA: [Algorithm; 6] = [
     Algorithm::PS512,
 ];
 
-/// Label of a public key in PKCS #1, which the decoder does not know, and of one that it knows.
+/// Label of a public key in PKCS #1, which the decoder does not know, and a label that it knows.
 const PKCS1_LABEL: [&str; 2] = ["RSA PUBLIC KEY-----", "PUBLIC KEY-----"];
 
-// Tags of DER (X.690).
+// DER tags (X.690).
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
@@ -63,7 +63,7 @@ pub(super) fn verifying_key(pem: &[u8]) -> Option<(DecodingKey, Vec<Algorithm>)>
     // RFC 5280 section 4.1.
     let mut fields = take(&mut &*key, SEQUENCE)?;
     let algorithms = algorithms(take(&mut fields, SEQUENCE)?)?;
-    // The first byte is the number of bits that do not count.
+    // The first byte counts the bits that are not used.
     let key = take(&mut fields, BIT_STRING)?.strip_prefix(&[0])?;
     let key = match algorithms[0] {
         Algorithm::ES256 | Algorithm::ES384 => DecodingKey::from_ec_der(key),
@@ -73,7 +73,7 @@ pub(super) fn verifying_key(pem: &[u8]) -> Option<(DecodingKey, Vec<Algorithm>)>
     Some((key, algorithms))
 }
 
-/// Algorithms of a key, by the content of its AlgorithmIdentifier; at least one.
+/// Returns the algorithms of a key, by the content of its AlgorithmIdentifier; at least one.
 fn algorithms(identifier: &[u8]) -> Option<Vec<Algorithm>> {
     let known = [
         (alg_id::RSA_ENCRYPTION, &RSA[..]),
@@ -84,10 +84,10 @@ fn algorithms(identifier: &[u8]) -> Option<Vec<Algorithm>> {
     known.iter().find(|(known, _)| known.as_ref() == identifier).map(|(_, algorithms)| algorithms.to_vec())
 }
 
-/// Takes a value of DER with this tag, and returns its content.
+/// Takes a DER value with this tag, and returns its content.
 fn take<'a>(der: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (length, rest) = der.strip_prefix(&[tag])?.split_first()?;
-    // From 128 on, the number of the bytes that follow with the length (X.690 section 8.1.3). Keys have less than 64 KiB.
+    // From 128 on, the byte count of the length that follows (X.690 section 8.1.3). Keys have less than 64 KiB.
     let (length, rest) = match length {
         0..=0x7f => (usize::from(*length), rest),
         0x81 | 0x82 => {

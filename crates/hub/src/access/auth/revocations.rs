@@ -18,7 +18,7 @@ use crate::background::Background;
 use crate::error::HubError;
 use crate::model::stable_hash::{fnv, mix};
 
-/// Maximum number of revocations in effect.
+/// Maximum revocations in effect.
 const REVOCATIONS_MAX: usize = 65_536;
 
 /// Seconds in which a revocation reaches all nodes, and by which the clocks of nodes may differ.
@@ -55,11 +55,11 @@ struct RevokedTime {
 #[derive(Debug)]
 struct KnownRevocation {
     time: RevokedTime,
-    /// Of the tokens and of the time.
+    /// Hash over the tokens and the time.
     hash: u64,
 }
 
-/// A digest of the revocations that are in effect for a while before and after a time: equal at nodes with the same ones,
+/// A digest of the revocations in effect for a while before and after a time: equal at nodes with the same revocations,
 /// also if others are on their way between the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RevocationDigest {
@@ -90,8 +90,8 @@ pub(crate) enum RevocationError {
 /// What completes when revocations are on disk; an error if at least one is not in effect, or not stored.
 type Stored = Result<Option<RevocationStored>, RevocationError>;
 
-/// A revocation, as nodes of a cluster exchange it. Times are seconds since 1970, in whole milliseconds: these are read
-/// from JSON exactly as they were written.
+/// A revocation, as cluster nodes exchange it. Times are seconds since 1970, in whole milliseconds: these are read from
+/// JSON exactly as they were written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Revocation {
     pub(crate) tokens: RevokedTokens,
@@ -111,7 +111,7 @@ impl Revocation {
         self.at >= now() - time.as_secs_f64()
     }
 
-    /// Whether it affects the token of a client.
+    /// Returns whether it affects a client's token.
     pub(crate) fn applies_to(&self, rights: &Rights) -> bool {
         match &self.tokens {
             RevokedTokens::OfUser(user) => {
@@ -137,7 +137,7 @@ impl Revocations {
         self.insert(&Revocation::new(tokens, until)) != Inserted::Full
     }
 
-    /// Stores the revocations in a file of a directory from now on, and adds those that it has.
+    /// Stores the revocations in a directory's file from now on, and adds those that it has.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -190,7 +190,7 @@ impl Revocations {
     /// Adds a revocation.
     fn insert(&self, revocation: &Revocation) -> Inserted {
         let tokens = &revocation.tokens;
-        // Revocations of earlier versions have fractions of a millisecond.
+        // Revocations from earlier versions have fractions of a millisecond.
         let [at, until] = [revocation.at, revocation.until].map(whole_milliseconds);
         let mut revoked = self.revoked.write();
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
@@ -200,7 +200,7 @@ impl Revocations {
                 return Inserted::Full;
             }
         }
-        // An earlier revocation of the same tokens is not shortened.
+        // An earlier revocation with the same tokens is not shortened.
         let former = revoked.get(tokens).map(|known| known.time);
         let later = |known: RevokedTime| RevokedTime { at: at.max(known.at), until: until.max(known.until) };
         let time = former.map_or(RevokedTime { at, until }, later);
@@ -223,15 +223,15 @@ impl Revocations {
             .collect()
     }
 
-    /// The digest of this second. `None` if there is no capacity for further revocations, so that a node may lack revocations
-    /// of the others.
+    /// Returns this second's digest. `None` if there is no capacity for further revocations, so that a node may lack
+    /// revocations from others.
     pub(crate) fn digest(&self) -> Option<RevocationDigest> {
         self.digest_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
     }
 
-    /// The digest of a time in seconds since 1970, to compare it with the digest of another node. It leaves out revocations
-    /// that the other node may lack rightly: of the last seconds, since they may be on their way, and those that are about to
-    /// end, since a list of the revocations in effect no longer has them.
+    /// Returns the digest at a time in seconds since 1970, to compare it with another node's digest. It leaves out
+    /// revocations that the other node may lack rightly: those from the last seconds, since they may be on their way,
+    /// and those that are about to end, since a list of the revocations in effect no longer has them.
     pub(crate) fn digest_at(&self, time: u64) -> Option<RevocationDigest> {
         let (now, at) = (now(), Duration::from_secs(time).as_secs_f64());
         let revoked = self.revoked.read();
@@ -246,7 +246,7 @@ impl Revocations {
         (count < REVOCATIONS_MAX).then_some(RevocationDigest { time, digest })
     }
 
-    /// Checks the token of a client.
+    /// Checks a client's token.
     ///
     /// # Errors
     /// The token is revoked.

@@ -17,7 +17,7 @@ use crate::model::problem::{Problem, code, problem};
 use crate::model::{Creator, HookKind};
 use crate::uncached::UNCACHED;
 
-/// The rights of one connection or request.
+/// Rights of one connection or request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rights {
     /// `None`: all rights.
@@ -26,7 +26,7 @@ pub(crate) struct Rights {
     namespaces: Option<Arc<LiveNamespaces>>,
 }
 
-/// Patterns of topics, by action.
+/// Topic patterns, by action.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Grant {
     pub(super) publish: Vec<TopicPattern<'static>>,
@@ -36,11 +36,11 @@ pub(super) struct Grant {
     /// Topics and patterns to which the server subscribes the client.
     pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
-    /// The id of an app of the Pusher protocol, for rights of its server.
+    /// The id of a Pusher protocol app, for its server's rights.
     pub(super) app: Option<Box<str>>,
-    /// Id of the token (`jti`).
+    /// Token id (`jti`).
     pub(super) token_id: Option<Box<str>>,
-    /// Time of issue of the token (`iat`), in seconds since 1970.
+    /// Time at which the token was issued (`iat`), in seconds since 1970.
     pub(super) issued_at: Option<f64>,
     /// When the token that granted the rights expires.
     pub(super) until: Option<Instant>,
@@ -53,7 +53,7 @@ impl Grant {
     }
 }
 
-/// An action on a topic, or on the stream of the same name, that requires a right.
+/// An action on a topic, or on the stream with the same name, that requires a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Publish,
@@ -89,7 +89,7 @@ impl Rights {
         Self { address: Some(address), ..self }
     }
 
-    /// The same rights, under the options of namespaces.
+    /// Returns the same rights, under the options of namespaces.
     pub(crate) fn under(self, namespaces: Arc<LiveNamespaces>) -> Self {
         Self { namespaces: Some(namespaces), ..self }
     }
@@ -99,7 +99,7 @@ impl Rights {
         self.grant.is_some()
     }
 
-    /// The client that counts as the creator of streams.
+    /// Returns the client that counts as the creator of streams.
     pub(crate) fn creator(&self) -> Creator {
         let grant = self.grant.as_deref();
         if let Some(subject) = grant.and_then(|grant| grant.subject.clone()) {
@@ -111,17 +111,17 @@ impl Rights {
         self.address.map_or(Creator::Server, Creator::from_address)
     }
 
-    /// The id of the token (`jti`).
+    /// Returns the token's id (`jti`).
     pub(crate) fn token_id(&self) -> Option<&str> {
         self.grant.as_ref()?.token_id.as_deref()
     }
 
-    /// The time of issue of the token (`iat`), in seconds since 1970.
+    /// Returns the time at which the token was issued (`iat`), in seconds since 1970.
     pub(crate) fn issued_at(&self) -> Option<f64> {
         self.grant.as_ref()?.issued_at
     }
 
-    /// The address of the client.
+    /// Returns the client's address.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.address
     }
@@ -131,7 +131,7 @@ impl Rights {
         Self::granted(Arc::new(Grant { subject: Some(subject.into()), ..Grant::default() }))
     }
 
-    /// The right of an app's server to publish to all topics: its channels are checked before.
+    /// Returns the right of an app's server to publish to all topics: its channels are checked before.
     pub(crate) fn for_app(id: &str) -> Self {
         let publish = TopicPattern::parse(">").into_iter().collect();
         Self::granted(Arc::new(Grant { app: Some(id.into()), publish, ..Grant::default() }))
@@ -148,12 +148,12 @@ impl Rights {
         self.grant.as_ref().map_or(&[], |grant| &grant.topics)
     }
 
-    /// The `sub` of the client's token, if it has one.
+    /// Returns the `sub` of the client's token, if it has one.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.grant.as_ref()?.subject.as_deref()
     }
 
-    /// The user and the address of the client.
+    /// Returns the client's user and address.
     pub(crate) fn client(&self) -> ClientIdentity<'_> {
         ClientIdentity { subject: self.subject(), address: self.address }
     }
@@ -199,7 +199,7 @@ impl Rights {
         Err(RequestedRight::Topic(action, topic).denied(grant.is_authenticated()))
     }
 
-    /// Whether a client with these rights may write a key of a topic.
+    /// Returns whether a client with these rights may write a topic's key.
     ///
     /// # Errors
     /// As [`may`](Self::may).
@@ -218,12 +218,12 @@ impl Rights {
         }
     }
 
-    /// The hook of a topic, if its namespace has one.
+    /// Returns a topic's hook, if its namespace has one.
     pub(crate) fn topic_hook(&self, kind: HookKind, topic: &str) -> Option<Arc<TopicHook>> {
         self.in_namespace(|table| table.options_for(topic).hook(kind).cloned())?
     }
 
-    /// The hook of subscriptions to a topic or pattern.
+    /// Returns the hook for subscriptions to a topic or pattern.
     ///
     /// # Errors
     /// The pattern matches topics with different hooks.
@@ -265,7 +265,7 @@ impl Rights {
         Self { grant, ..self.clone() }
     }
 
-    /// Checks the rule of a namespace.
+    /// Checks a namespace's rule.
     fn check(
         &self,
         access: TopicAccess,
@@ -282,7 +282,7 @@ impl Rights {
         }
     }
 
-    /// Checks the size of a publication, or of the value of a key, and the rates of the connection and the user.
+    /// Checks the size of a publication or key value, and the rates of the connection and the user.
     ///
     /// # Errors
     /// The exceeded limit of the topic's namespace.
@@ -296,7 +296,7 @@ impl Rights {
         self.in_namespace(check).unwrap_or(Ok(()))
     }
 
-    /// Takes a subscription from the rate of the connection.
+    /// Takes a subscription from the connection's rate.
     ///
     /// # Errors
     /// The exceeded limit of a namespace.
@@ -335,7 +335,7 @@ impl Rights {
         Err(problem(code::NOT_SUBJECT, text))
     }
 
-    /// Checks the size of a publication.
+    /// Checks a publication's size.
     ///
     /// # Errors
     /// It exceeds the limit of the topic's namespace.
@@ -343,7 +343,7 @@ impl Rights {
         self.in_namespace(|table| table.options_for(topic).check_size(topic, bytes)).unwrap_or(Ok(()))
     }
 
-    /// Checks that clients may use the keys of a topic. Returns the shortest interval between updates of keys.
+    /// Checks that clients may use a topic's keys. Returns the shortest interval between key updates.
     ///
     /// # Errors
     /// The topic's namespace has no keys.
@@ -355,7 +355,7 @@ impl Rights {
         Ok(options.key_interval)
     }
 
-    /// Adds the limits of a topic's namespace to a write of a key, and the client whose share of memory it counts toward.
+    /// Adds the limits of a topic's namespace to a key write, and the client whose memory share it counts toward.
     pub(crate) fn limit_key(&self, topic: &str, write: KeyWrite) -> KeyWrite {
         let write = match self.creator().share() {
             Some(client) => write.with_client(client),
@@ -367,7 +367,7 @@ impl Rights {
         }
     }
 
-    /// Checks that clients may use the presence of a topic.
+    /// Checks that clients may use a topic's presence.
     ///
     /// # Errors
     /// The topic's namespace has no presence.
@@ -394,12 +394,12 @@ impl Rights {
     }
 }
 
-/// An action of a client.
+/// A client's action.
 #[derive(Clone, Copy)]
 enum RequestedRight<'a> {
     /// An action on a topic or pattern.
     Topic(Action, &'a str),
-    /// A write of a key of a topic.
+    /// A write to a topic's key.
     Key { topic: &'a str, key: &'a str },
 }
 
@@ -454,7 +454,7 @@ impl Denied {
 
     /// A missing right, by its verb and its claim.
     fn missing(verb: &str, right: &'static str, name: &str, has_token: bool) -> Self {
-        // Part of a name would be another name.
+        // A partial name would be another name.
         let needs = (name.len() <= ECHO_MAX).then(|| (right, name.to_owned()));
         let name = brief(name);
         if has_token {
@@ -480,7 +480,7 @@ impl Denied {
         format!("{}\n", json!({ "error": self.problem, "needs": self.needs() }))
     }
 
-    /// The challenge of `WWW-Authenticate` (RFC 6750 section 3).
+    /// Returns the challenge for `WWW-Authenticate` (RFC 6750 section 3).
     fn challenge(&self) -> &'static str {
         match (self.status, self.lacks_right) {
             (401, true) => "Bearer realm=\"sinews\"",

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use sinews_server::TopicPattern;
 
-/// Orders patterns: of two patterns that match the same topic, the more specific one is first. The first token that
-/// differs decides; a name is more specific than `*`, and `*` than `>`.
+/// Orders patterns: if two patterns match the same topic, the more specific one is first. The first token that differs
+/// decides; a name is more specific than `*`, and `*` than `>`.
 pub(crate) fn order(a: &str, b: &str) -> Ordering {
     let key = |token: &str| match token {
         "*" => 1,
@@ -28,7 +28,7 @@ pub(crate) fn overlap(a: &str, b: &str) -> bool {
     }
 }
 
-/// Whether a pattern matches all topics of another one.
+/// Returns whether a pattern matches all topics of another one.
 pub(crate) fn covers(pattern: &str, other: &str) -> bool {
     let parse = |text| TopicPattern::parse(text);
     matches!((parse(pattern), parse(other)), (Ok(pattern), Ok(other)) if pattern.covers(&other))
@@ -39,7 +39,7 @@ pub(crate) fn covers(pattern: &str, other: &str) -> bool {
 pub(crate) struct PatternSet(Vec<(TopicPattern<'static>, bool)>);
 
 impl PatternSet {
-    /// Creates the switch from patterns that were checked; of equal patterns, the first one decides.
+    /// Creates the switch from patterns that were checked; among equal patterns, the first one decides.
     pub(crate) fn new(patterns: impl IntoIterator<Item = (String, bool)>) -> Self {
         let parsed =
             patterns.into_iter().filter_map(|(pattern, on)| Some((TopicPattern::parse(pattern).ok()?, on)));
@@ -57,7 +57,7 @@ impl PatternSet {
         self.0.iter().filter(|(_, on)| *on).map(|(pattern, _)| pattern.as_str().to_owned()).collect()
     }
 
-    /// Whether the option is on for a topic, or for all topics of a pattern.
+    /// Returns whether the option is on for a topic, or for all topics of a pattern.
     pub(crate) fn is_on(&self, topic: &str) -> bool {
         if self.0.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! Rates of publications: for connections and for users.
+//! Publication rates, for connections and for users.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
@@ -19,9 +19,9 @@ pub(super) type RateScope = u16;
 pub(super) enum RateKind {
     Publish,
     Subscribe,
-    /// A call with a topic of a namespace that has a rate of calls.
+    /// A call with a topic in a namespace that has a call rate.
     Call,
-    /// Any other call, of a connection and of all connections of a user.
+    /// Any other call, for a connection and for all the user's connections.
     OtherCall,
     UserCall,
 }
@@ -29,7 +29,7 @@ pub(super) enum RateKind {
 /// A rate of a namespace.
 pub(super) type Rate = (RateKind, RateScope);
 
-/// Due time of the next publication, in nanoseconds of the table's clock.
+/// Due time of the next publication, in nanoseconds on the table's clock.
 type Due = u64;
 
 impl PublishRate {
@@ -55,7 +55,7 @@ struct RatesInUse {
 }
 
 impl ConnectionRates {
-    /// Takes one operation from a rate of a table. At most one entry of each kind exists for each namespace.
+    /// Takes one operation from a table's rate. At most one entry for each kind exists for each namespace.
     pub(super) fn take(&mut self, table: u64, scope: Rate, rate: PublishRate, now: Due) -> bool {
         let rates = self.0.get_or_insert_default();
         if rates.table != table {
@@ -72,7 +72,7 @@ impl ConnectionRates {
     }
 }
 
-/// A user: the `sub` of a token, or the address or IPv6 network of a client without one.
+/// A user: a token's `sub`, or the address or IPv6 network of a client without one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum User {
     Subject(Box<str>),
@@ -108,7 +108,7 @@ pub(super) struct UserRates {
 
 const SHARDS: usize = 16;
 
-/// Maximum number of rates of users in one shard. Beyond it, a user whose burst is nearly complete gets a new one.
+/// Maximum user rates in one shard. Beyond it, a user whose burst is nearly complete gets a new one.
 const SHARD_MAX: usize = 4_096;
 
 impl Default for UserRates {

@@ -1,4 +1,4 @@
-//! The options of topics, resolved from the namespaces.
+//! Topic options, resolved from the namespaces.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ pub(crate) struct TopicOptions {
     rpc_hook: Option<Arc<TopicHook>>,
 }
 
-/// A hook of topics.
+/// A topic hook.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TopicHook {
     pub(crate) url: String,
@@ -57,7 +57,7 @@ impl TopicOptions {
         self.max_message.is_some() || self.connection_rate.is_some() || self.user_rate.is_some()
     }
 
-    /// Checks the size of a publication.
+    /// Checks a publication's size.
     ///
     /// # Errors
     /// It exceeds the limit.
@@ -72,7 +72,7 @@ impl TopicOptions {
         }
     }
 
-    /// Adds the limits of a topic to a write of a key.
+    /// Adds a topic's limits to a key write.
     pub(crate) fn limit_key(&self, mut write: KeyWrite) -> KeyWrite {
         if let Some(keys) = self.max_keys {
             write = write.with_max_keys(keys);
@@ -101,11 +101,11 @@ pub(crate) struct NamespaceTable {
     /// Distinguishes the tables of a process, for the cache of each thread.
     id: u64,
     users: UserRates,
-    /// The hooks of all topics.
+    /// Hooks for all topics.
     hooks: HookOptions,
 }
 
-/// Resolved topics of a thread; when it is full, it is emptied.
+/// Topics that a thread has resolved; when the cache is full, it is emptied.
 const RESOLVED_MAX: usize = 4_096;
 
 thread_local! {
@@ -130,7 +130,7 @@ impl NamespaceTable {
         self.id
     }
 
-    /// The options of a topic, resolved once on each thread.
+    /// Returns a topic's options, resolved once on each thread.
     pub(crate) fn options_for(&self, topic: &str) -> Arc<TopicOptions> {
         RESOLVED.with_borrow_mut(|(id, resolved)| {
             if *id != self.id {
@@ -189,7 +189,7 @@ impl NamespaceTable {
         }
     }
 
-    /// The clients that may subscribe to a topic or pattern: each of the returned rules must permit it.
+    /// Returns the clients that may subscribe to a topic or pattern: each returned rule must permit it.
     pub(crate) fn subscribe_access(&self, topic: &str) -> Vec<TopicAccess> {
         let Ok(requested) = TopicPattern::parse(topic) else { return vec![TopicAccess::Token] };
         if !requested.has_wildcard() {
@@ -210,10 +210,10 @@ impl NamespaceTable {
         rules
     }
 
-    /// The hook of subscriptions to a topic or pattern.
+    /// Returns the hook for subscriptions to a topic or pattern.
     ///
     /// # Errors
-    /// A more specific namespace, which a part of the pattern's topics belongs to, has another hook.
+    /// A more specific namespace, to which some of the pattern's topics belong, has another hook.
     pub(crate) fn subscribe_hook(&self, topic: &str) -> Result<Option<Arc<TopicHook>>, AmbiguousHook> {
         let Ok(requested) = TopicPattern::parse(topic) else { return Ok(None) };
         if !requested.has_wildcard() {
@@ -236,7 +236,7 @@ impl NamespaceTable {
         Ok(url.map(|url| Arc::new(TopicHook { url, failure })))
     }
 
-    /// Whether all topics of a pattern are available without an answer of the hook.
+    /// Returns whether all topics of a pattern are available without an answer of the hook.
     fn may_fail_open(&self, requested: &TopicPattern<'_>) -> bool {
         for (pattern, namespace) in &self.list {
             let Some(failure) = namespace.hook_failure else { continue };
@@ -250,7 +250,7 @@ impl NamespaceTable {
         self.hooks.failure == HookFailure::Open
     }
 
-    /// Checks the size of a publication, and takes it from the rates of the connection and the user.
+    /// Checks a publication's size, and takes it from the rates of the connection and the user.
     ///
     /// # Errors
     /// The exceeded limit.
@@ -284,7 +284,7 @@ impl NamespaceTable {
         Ok(())
     }
 
-    /// Takes a subscription from the rate of the connection. A pattern counts for the first namespace with a rate whose
+    /// Takes a subscription from the connection's rate. A pattern counts for the first namespace with a rate whose
     /// topics it may match.
     ///
     /// # Errors
@@ -304,8 +304,8 @@ impl NamespaceTable {
         })
     }
 
-    /// Takes a call from the rate of the connection: that of the topic's namespace, or else that of all calls, which also
-    /// has one for the user. The plain requests of a user, which have no connection, share the rate of one.
+    /// Takes a call from the connection's rate: that for the topic's namespace, or else that for all calls, which also
+    /// has one for the user. A user's plain requests, which have no connection, share one connection's rate.
     ///
     /// # Errors
     /// The exceeded limit.
@@ -339,7 +339,7 @@ impl NamespaceTable {
         Ok(())
     }
 
-    /// Takes an operation from a rate of the connection; the rate if it is exceeded.
+    /// Takes an operation from the connection's rate; returns the rate if it is exceeded.
     fn take(
         &self,
         kind: RateKind,
@@ -353,14 +353,14 @@ impl NamespaceTable {
     }
 }
 
-/// The scope of a rate that belongs to no namespace.
+/// Scope for a rate that belongs to no namespace.
 const ALL_TOPICS: RateScope = 0;
 
 fn exceeded(what: &str, rate: PublishRate) -> Problem {
     problem(code::TOO_MANY, format!("{what} ({})", rate.per_second))
 }
 
-/// The URL of a namespace's hook, or else of all topics.
+/// Returns the URL of a namespace's hook, or else of the hook for all topics.
 fn url_of(target: Option<&HookTarget>, all: &Option<String>) -> Option<String> {
     match target {
         None => all.clone(),

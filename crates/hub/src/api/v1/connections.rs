@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sinews_server::{Answer, CloseCode, Request};
 
@@ -25,6 +24,7 @@ use crate::model;
 use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::schema::requests;
 
 /// Maximum number of connections in one answer.
 const LISTED_MAX: usize = 1_000;
@@ -48,43 +48,56 @@ fn selector_of(
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SubscribeBody<'a> {
-    #[serde(borrow)]
-    topic: Cow<'a, str>,
-    user: Option<Cow<'a, str>>,
-    connection: Option<Cow<'a, str>>,
-}
+requests! {
+    one_of[user, connection]
+    struct SubscribeBody<'a> {
+        /// Topic or pattern
+        #[serde(borrow)]
+        topic: Cow<'a, str>,
+        /// All connections of the user: the `sub` of their tokens
+        user: Option<Cow<'a, str>>,
+        /// One connection by its id
+        connection: Option<Cow<'a, str>>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DisconnectBody<'a> {
-    #[serde(borrow)]
-    user: Option<Cow<'a, str>>,
-    connection: Option<Cow<'a, str>>,
-    code: Option<u64>,
-    reason: Option<Cow<'a, str>>,
-}
+    one_of[user, connection]
+    struct DisconnectBody<'a> {
+        /// All connections of the user: the `sub` of their tokens
+        #[serde(borrow)]
+        user: Option<Cow<'a, str>>,
+        /// One connection by its id
+        connection: Option<Cow<'a, str>>,
+        /// Close code from 4000 to 4999; default: 4410
+        code: Option<u64>,
+        /// Reason of the Close, at most 123 bytes
+        reason: Option<Cow<'a, str>>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RevokeBody<'a> {
-    #[serde(borrow)]
-    user: Option<Cow<'a, str>>,
-    token: Option<Cow<'a, str>>,
-    until: Option<u64>,
-}
+    one_of[user, token]
+    struct RevokeBody<'a> {
+        /// The user's tokens (`sub`) that were issued (`iat`) until now
+        #[serde(borrow)]
+        user: Option<Cow<'a, str>>,
+        /// The token with this id (`jti`)
+        token: Option<Cow<'a, str>>,
+        /// End of the revocation in seconds since 1970, within 366 days; default: in 24 hours
+        until: Option<u64>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RefreshBody<'a> {
-    #[serde(borrow)]
-    user: Option<Cow<'a, str>>,
-    connection: Option<Cow<'a, str>>,
-    token: Option<Cow<'a, str>>,
-    claims: Option<Map<String, Value>>,
-    exp: Option<f64>,
+    one_of[user, connection, token]
+    struct RefreshBody<'a> {
+        /// All connections of the user: the `sub` of their tokens
+        #[serde(borrow)]
+        user: Option<Cow<'a, str>>,
+        /// One connection by its id
+        connection: Option<Cow<'a, str>>,
+        /// The connections of the token with this id (`jti`)
+        token: Option<Cow<'a, str>>,
+        /// Claims, as of a token, that replace the rights; either claims or exp
+        claims: Option<Map<String, Value>>,
+        /// New expiry of the rights in seconds since 1970; either claims or exp
+        exp: Option<f64>,
+    }
 }
 
 /// `GET /connections`, on all nodes.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Answer, KeyWrite, KeyWritten, Position, Request};
@@ -17,6 +16,7 @@ use crate::access::auth::{ApiRight, ApiRights};
 use crate::model::Creator;
 use crate::model::json::present;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::schema::requests;
 use crate::streams::service::StreamService;
 use crate::topics::keys::with_condition;
 use crate::topics::shared_keys::KeyWriteOutcome;
@@ -24,31 +24,41 @@ use crate::topics::shared_keys::KeyWriteOutcome;
 /// Maximum number of writes of a request.
 const WRITES_MAX: usize = 1_000;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WritesBody<'a> {
-    #[serde(borrow)]
-    writes: Vec<WriteBody<'a>>,
-}
+requests! {
+    struct WritesBody<'a> {
+        /// The writes, in order
+        #[serde(borrow)]
+        writes: Vec<WriteBody<'a>>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WriteBody<'a> {
-    #[serde(borrow)]
-    key: Cow<'a, str>,
-    // `null` is a valid value.
-    #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    b64: Option<Cow<'a, str>>,
-    delete: Option<bool>,
-    ttl: Option<u64>,
-    if_new: Option<bool>,
-    if_exists: Option<bool>,
-    version: Option<u64>,
-    epoch: Option<u64>,
-    #[serde(borrow)]
-    idempotency_key: Option<Cow<'a, str>>,
+    one_of[data, b64, delete]
+    struct WriteBody<'a> {
+        /// Name of the key
+        #[serde(borrow)]
+        key: Cow<'a, str>,
+        /// The value as JSON; either data, b64 or delete
+        // `null` is a valid value.
+        #[serde(borrow, default, deserialize_with = "present")]
+        data: Option<&'a RawValue>,
+        /// The value as bytes in base64
+        #[serde(borrow)]
+        b64: Option<Cow<'a, str>>,
+        /// `true`: delete the key
+        delete: Option<bool>,
+        /// Milliseconds until the key expires
+        ttl: Option<u64>,
+        /// `true`: write only if the key does not exist
+        if_new: Option<bool>,
+        /// `true`: write only if the key exists
+        if_exists: Option<bool>,
+        /// Write only if the key has this version
+        version: Option<u64>,
+        /// With version: the epoch of the version
+        epoch: Option<u64>,
+        /// 1 to 128 bytes: a second write of the key with it changes nothing
+        #[serde(borrow)]
+        idempotency_key: Option<Cow<'a, str>>,
+    }
 }
 
 /// `POST /topics/{topic}/keys`: each write has its own result.

@@ -1,4 +1,4 @@
-//! The OpenAPI document, from the table of operations.
+//! The OpenAPI document, from the table of operations and the structs of bodies.
 
 use std::sync::LazyLock;
 
@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 use sinews_server::Response;
 
 use super::context::Executed;
-use super::operation::{Field, Operation, Parameter, Schema};
+use super::operation::{Operation, Parameter};
 use super::table::OPERATIONS;
+use crate::model::schema::{Field, Schema};
 
 /// `GET /api/v1/openapi.json`.
 pub(super) fn get() -> Executed {
@@ -110,24 +111,38 @@ fn schema(of: &Schema) -> Value {
     match of {
         Schema::Text => json!({ "type": "string" }),
         Schema::Integer => json!({ "type": "integer", "minimum": 0 }),
-        Schema::IntegerOrNull => json!({ "type": ["integer", "null"], "minimum": 0 }),
         Schema::Boolean => json!({ "type": "boolean" }),
         Schema::Any => json!({}),
+        Schema::OrNull(other) => {
+            let mut either = schema(other);
+            either["type"] = json!([either["type"], "null"]);
+            either
+        }
         Schema::List(item) => json!({ "type": "array", "items": schema(item) }),
-        Schema::Object(fields, one_of) => object(fields, one_of),
+        Schema::Object(fields) => object(fields, &[]),
+        Schema::OneOf(fields, names) => object(fields, names),
+        Schema::Extended(base, fields) => {
+            let mut extended = schema(base);
+            extended["properties"].as_object_mut().into_iter().for_each(|all| all.extend(properties(fields)));
+            extended
+        }
     }
 }
 
-fn object(fields: &[Field], one_of: &[&str]) -> Value {
-    let mut properties = Map::new();
-    for field in fields {
+fn properties(fields: &[Field]) -> Map<String, Value> {
+    let property = |field: &Field| {
         let mut described = schema(&field.schema);
-        described["description"] = json!(field.help);
-        properties.insert(field.name.to_owned(), described);
-    }
+        described["description"] = json!(field.help.trim_start());
+        (field.name.to_owned(), described)
+    };
+    fields.iter().map(property).collect()
+}
+
+fn object(fields: &[Field], one_of: &[&str]) -> Value {
     let required: Vec<&str> =
         fields.iter().filter(|field| field.is_required).map(|field| field.name).collect();
-    let mut object = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let mut object =
+        json!({ "type": "object", "properties": properties(fields), "additionalProperties": false });
     if !required.is_empty() {
         object["required"] = json!(required);
     }

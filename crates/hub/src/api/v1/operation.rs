@@ -6,6 +6,7 @@ use sinews_server::Request;
 
 use super::context::{ApiContext, Executed, PREFIX};
 use crate::access::auth::{ApiRight, ApiRights};
+use crate::model::schema::Schema;
 
 /// An operation: a method and a path.
 pub(super) struct Operation {
@@ -45,36 +46,6 @@ pub(super) struct RequestBody {
     pub(super) schema: Schema,
     /// A valid body.
     pub(super) example: &'static str,
-}
-
-/// Schema of JSON.
-#[derive(Clone, Copy)]
-pub(super) enum Schema {
-    Text,
-    Integer,
-    IntegerOrNull,
-    Boolean,
-    Any,
-    List(&'static Self),
-    /// An object with these fields and no others; of each list of names, exactly one field is required.
-    Object(&'static [Field], &'static [&'static str]),
-}
-
-/// A field of an object.
-#[derive(Clone, Copy)]
-pub(super) struct Field {
-    pub(super) name: &'static str,
-    pub(super) schema: Schema,
-    pub(super) is_required: bool,
-    pub(super) help: &'static str,
-}
-
-pub(super) const fn required(name: &'static str, schema: Schema, help: &'static str) -> Field {
-    Field { name, schema, is_required: true, help }
-}
-
-pub(super) const fn optional(name: &'static str, schema: Schema, help: &'static str) -> Field {
-    Field { name, schema, is_required: false, help }
 }
 
 pub(super) const fn in_path(name: &'static str, help: &'static str, example: &'static str) -> Parameter {

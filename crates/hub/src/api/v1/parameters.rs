@@ -1,6 +1,7 @@
 //! Parameters that several operations have.
 
-use super::operation::{Parameter, Schema, in_head, in_path, in_query};
+use super::operation::{Parameter, in_head, in_path, in_query};
+use crate::model::schema::Schema;
 
 pub(super) const TOPIC: Parameter = in_path("topic", "Name of the topic", "chat.room");
 pub(super) const KEY: Parameter = in_path("key", "Name of the key", "anna");

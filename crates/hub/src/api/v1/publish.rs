@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::{Either, join_all, ready};
-use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Publisher, Request, Response};
@@ -22,6 +21,7 @@ use crate::model::connection_id::ConnectionId;
 use crate::model::json::present;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::publication::{Publication, PublicationSender};
+use crate::model::schema::requests;
 use crate::model::{self, MessageContent, push_json};
 use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
@@ -32,42 +32,57 @@ const BATCH_MAX: usize = 1_000;
 /// Maximum number of topics of a broadcast.
 const TOPICS_MAX: usize = 1_000;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PublishBody<'a> {
-    #[serde(borrow)]
-    topic: Cow<'a, str>,
-    // `null` is a valid payload.
-    #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    b64: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    idempotency_key: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    exclude: Option<Cow<'a, str>>,
-}
+requests! {
+    one_of[data, b64]
+    struct PublishBody<'a> {
+        /// Topic to publish to
+        #[serde(borrow)]
+        topic: Cow<'a, str>,
+        /// The message as JSON; either data or b64
+        // `null` is a valid payload.
+        #[serde(borrow, default, deserialize_with = "present")]
+        data: Option<&'a RawValue>,
+        /// The message as bytes in base64; either data or b64
+        #[serde(borrow)]
+        b64: Option<Cow<'a, str>>,
+        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a durable topic,
+        /// also after a restart and at another node
+        #[serde(borrow)]
+        idempotency_key: Option<Cow<'a, str>>,
+        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for durable topics;
+        /// a later replay of the topic's history has the message
+        #[serde(borrow)]
+        exclude: Option<Cow<'a, str>>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BatchBody<'a> {
-    #[serde(borrow)]
-    messages: Vec<PublishBody<'a>>,
-}
+    struct BatchBody<'a> {
+        /// The messages, in order
+        #[serde(borrow)]
+        messages: Vec<PublishBody<'a>>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BroadcastBody<'a> {
-    topics: Option<Vec<String>>,
-    pattern: Option<String>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    b64: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    idempotency_key: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    exclude: Option<Cow<'a, str>>,
+    one_of[topics, pattern]
+    struct BroadcastBody<'a> {
+        /// Names of topics; either topics or pattern
+        topics: Option<Vec<String>>,
+        /// All topics that match and have subscribers by name or a history, on any node
+        pattern: Option<String>,
+        /// The message as JSON; either data or b64
+        // `null` is a valid payload.
+        #[serde(borrow, default, deserialize_with = "present")]
+        data: Option<&'a RawValue>,
+        /// The message as bytes in base64; either data or b64
+        #[serde(borrow)]
+        b64: Option<Cow<'a, str>>,
+        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a durable topic,
+        /// also after a restart and at another node
+        #[serde(borrow)]
+        idempotency_key: Option<Cow<'a, str>>,
+        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for durable topics;
+        /// a later replay of the topic's history has the message
+        #[serde(borrow)]
+        exclude: Option<Cow<'a, str>>,
+    }
 }
 
 /// What a request says of its publications.

@@ -15,9 +15,10 @@ use crate::access::auth::{Action, ApiRight, ApiRights, Rights};
 use crate::model;
 use crate::model::json_list::{JsonList, page_end};
 use crate::model::problem::{Problem, code, problem};
+use crate::model::schema::{Described, Schema, requests};
 use crate::streams::administration::StreamChange;
 use crate::streams::errors::STREAMS_DISABLED;
-use crate::streams::json::{GROUPS_MAX, group_lags, info_json};
+use crate::streams::json::{GROUPS_MAX, OffsetLag, group_lags, info_json};
 use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::find_partition;
 use crate::streams::service::StreamService;
@@ -62,15 +63,29 @@ fn nullable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamBody {
-    partitions: Option<u32>,
-    #[serde(default, deserialize_with = "nullable")]
-    retain_bytes: Option<Option<u64>>,
-    #[serde(default, deserialize_with = "nullable")]
-    retain_seconds: Option<Option<u64>>,
-    compact: Option<bool>,
+requests! {
+    struct StreamBody {
+        /// Number of partitions; it never decreases
+        partitions: Option<u32>,
+        /// Bytes of each partition that are retained; `null`: all
+        #[serde(default, deserialize_with = "nullable")]
+        retain_bytes: Option<Option<u64>>,
+        /// Age up to which records are retained; `null`: all
+        #[serde(default, deserialize_with = "nullable")]
+        retain_seconds: Option<Option<u64>>,
+        /// Retain the newest record of each key; for a new stream only
+        compact: Option<bool>,
+    }
+
+    one_of[offset, to]
+    struct OffsetBody {
+        /// One partition; without it, all
+        partition: Option<u32>,
+        /// Offset of the next record that the group gets
+        offset: Option<u64>,
+        /// `earliest` or `latest`; either offset or to
+        to: Option<GroupStart>,
+    }
 }
 
 /// `PUT /streams/{stream}`: creates or configures a stream; answers when that is on the disk.
@@ -113,19 +128,15 @@ pub(super) fn groups(context: &Arc<ApiContext>, rights: &ApiRights, request: &mu
     Ok(list_success(JsonList::new(head, groups, page_end("]", next.as_deref()))).into())
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OffsetBody {
-    partition: Option<u32>,
-    offset: Option<u64>,
-    to: Option<GroupStart>,
-}
-
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum GroupStart {
     Earliest,
     Latest,
+}
+
+impl Described for GroupStart {
+    const SCHEMA: Schema = Schema::Text;
 }
 
 /// Where a group continues.
@@ -178,7 +189,7 @@ async fn commit(
     group: &str,
     partition: Option<u32>,
     offset: NewOffset,
-) -> Result<Vec<Value>, Problem> {
+) -> Result<Vec<OffsetLag>, Problem> {
     let partitions = match partition {
         Some(partition) => {
             find_partition(stream, partition)?;
@@ -200,7 +211,7 @@ async fn commit(
         };
         let mut pending = store.commit(stream, number, group, offset)?;
         poll_fn(|cx| pending.poll(Durability::Disk, cx)).await?;
-        committed.push(json!({ "partition": number, "offset": offset, "lag": end.saturating_sub(offset) }));
+        committed.push(OffsetLag { partition: number, offset, lag: end.saturating_sub(offset) });
     }
     Ok(committed)
 }

@@ -1,16 +1,22 @@
 //! The operations.
 
-use super::operation::{Operation, OperationHandler, RequestBody, Schema, in_query, optional, required};
+use super::connections::{self, DisconnectBody, RefreshBody, RevokeBody, SubscribeBody};
+use super::keys::{self, WritesBody};
+use super::operation::{Operation, OperationHandler, RequestBody, in_query};
 use super::parameters::{
     AFTER, GROUP_NAME, GROUPS_PAGE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC, limit,
 };
+use super::publish::{self, BatchBody, BroadcastBody, PublishBody};
 use super::schemas::{
-    B64, BROADCAST_RESULTS, COMMANDED, CONNECTION, DATA, EXCLUDE, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITE,
-    KEY_WRITTEN, KEYS_WRITTEN, MESSAGE, MISSING, NEW_OFFSET, NEXT, NODE, OFFSETS_SET, ONCE, RESULT, RESULTS,
-    STREAM, STREAM_CHANGE, STREAM_GROUPS_LISTED, STREAM_INFO, SUBSCRIPTION, USER,
+    BROADCAST_RESULTS, COMMANDED, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITTEN, KEYS_WRITTEN, MISSING, NEXT,
+    NODE, OFFSETS_SET, RESULT, RESULTS, STREAM_GROUPS_LISTED, STREAM_INFO,
 };
-use super::{connections, keys, openapi, publish, server, streams, topics};
+use super::streams::{self, OffsetBody, StreamBody};
+use super::topics::{self, KeyBody};
+use super::{openapi, server};
 use crate::access::auth::ApiRight;
+use crate::model::schema::{Described as _, Schema, optional, required};
+use crate::streams::json::ListedStream;
 
 /// All operations, in the order of the document.
 pub(super) static OPERATIONS: &[Operation] = &[
@@ -33,7 +39,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Publish),
         parameters: &[],
         body: Some(RequestBody {
-            schema: MESSAGE,
+            schema: PublishBody::SCHEMA,
             example: r#"{"topic":"chat.room","data":{"text":"hello"}}"#,
         }),
         answer: &RESULT,
@@ -47,10 +53,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Publish),
         parameters: &[],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[required("messages", Schema::List(&MESSAGE), "The messages, in order")],
-                &[],
-            ),
+            schema: BatchBody::SCHEMA,
             example: r#"{"messages":[{"topic":"chat.room","data":"one"},{"topic":"chat.hall","b64":"AP8="}]}"#,
         }),
         answer: &RESULTS,
@@ -64,25 +67,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Publish),
         parameters: &[],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[
-                    optional(
-                        "topics",
-                        Schema::List(&Schema::Text),
-                        "Names of topics; either topics or pattern",
-                    ),
-                    optional(
-                        "pattern",
-                        Schema::Text,
-                        "All topics that match and have subscribers by name or a history, on any node",
-                    ),
-                    DATA,
-                    B64,
-                    ONCE,
-                    EXCLUDE,
-                ],
-                &["topics", "pattern"],
-            ),
+            schema: BroadcastBody::SCHEMA,
             example: r#"{"topics":["chat.room","chat.hall"],"data":"maintenance at noon"}"#,
         }),
         answer: &BROADCAST_RESULTS,
@@ -100,30 +85,20 @@ pub(super) static OPERATIONS: &[Operation] = &[
             limit("Topics of a page, at most 1,000, which is the default"),
         ],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required(
-                    "topics",
-                    Schema::List(&Schema::Object(
-                        &[
-                            required("topic", Schema::Text, "Name of the topic"),
-                            required("subscribers", Schema::Integer, "Number of subscriptions by name"),
-                            required("keys", Schema::Integer, "Number of keys"),
-                            required(
-                                "key_subscribers",
-                                Schema::Integer,
-                                "Number of subscriptions to the keys",
-                            ),
-                        ],
-                        &[],
-                    )),
-                    "Topics in order of their names",
-                ),
-                NEXT,
-                MISSING,
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required(
+                "topics",
+                Schema::List(&Schema::Object(&[
+                    required("topic", Schema::Text, "Name of the topic"),
+                    required("subscribers", Schema::Integer, "Number of subscriptions by name"),
+                    required("keys", Schema::Integer, "Number of keys"),
+                    required("key_subscribers", Schema::Integer, "Number of subscriptions to the keys"),
+                ])),
+                "Topics in order of their names",
+            ),
+            NEXT,
+            MISSING,
+        ]),
         execute: OperationHandler::WithRights(topics::list),
     },
     Operation {
@@ -134,15 +109,12 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Presence),
         parameters: &[TOPIC],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("topic", Schema::Text, "The topic"),
-                required("subscribers", Schema::Integer, "Number of present connections"),
-                required("members", Schema::Integer, "Number of members"),
-                required("at", Schema::Integer, "Number of changes so far"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("topic", Schema::Text, "The topic"),
+            required("subscribers", Schema::Integer, "Number of present connections"),
+            required("members", Schema::Integer, "Number of members"),
+            required("at", Schema::Integer, "Number of changes so far"),
+        ]),
         execute: OperationHandler::WithRights(topics::presence),
     },
     Operation {
@@ -153,29 +125,19 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Presence),
         parameters: &[TOPIC, AFTER, limit("Members of a page, at most 256, which is the default")],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("topic", Schema::Text, "The topic"),
-                required(
-                    "members",
-                    Schema::List(&Schema::Object(
-                        &[
-                            required("id", Schema::Text, "Id of the member"),
-                            required(
-                                "connections",
-                                Schema::Integer,
-                                "Number of its connections, over all nodes",
-                            ),
-                            optional("info", Schema::Any, "Info of the member"),
-                        ],
-                        &[],
-                    )),
-                    "Members in order of their ids",
-                ),
-                NEXT,
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("topic", Schema::Text, "The topic"),
+            required(
+                "members",
+                Schema::List(&Schema::Object(&[
+                    required("id", Schema::Text, "Id of the member"),
+                    required("connections", Schema::Integer, "Number of its connections, over all nodes"),
+                    optional("info", Schema::Any, "Info of the member"),
+                ])),
+                "Members in order of their ids",
+            ),
+            NEXT,
+        ]),
         execute: OperationHandler::WithRights(topics::members),
     },
     Operation {
@@ -191,13 +153,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
             in_query("seq", Schema::Integer, "With epoch: messages after this position"),
         ],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("topic", Schema::Text, "The topic"),
-                required("messages", Schema::List(&HISTORY_MESSAGE), "Messages as subscribers receive them"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("topic", Schema::Text, "The topic"),
+            required("messages", Schema::List(&HISTORY_MESSAGE), "Messages as subscribers receive them"),
+        ]),
         execute: OperationHandler::WithRights(topics::history),
     },
     Operation {
@@ -213,16 +172,13 @@ pub(super) static OPERATIONS: &[Operation] = &[
             limit("Keys of a page, at most 1,000, which is the default"),
         ],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("topic", Schema::Text, "The topic"),
-                required("epoch", Schema::Integer, "Epoch of the topic's keys"),
-                required("seq", Schema::Integer, "Sequence of the last change"),
-                required("keys", Schema::List(&KEY_FIELDS), "Keys in order of their names"),
-                required("more", Schema::Boolean, "More keys follow: pass the last key as `after`"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("topic", Schema::Text, "The topic"),
+            required("epoch", Schema::Integer, "Epoch of the topic's keys"),
+            required("seq", Schema::Integer, "Sequence of the last change"),
+            required("keys", Schema::List(&KEY_FIELDS), "Keys in order of their names"),
+            required("more", Schema::Boolean, "More keys follow: pass the last key as `after`"),
+        ]),
         execute: OperationHandler::WithRights(topics::keys),
     },
     Operation {
@@ -233,10 +189,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Keys),
         parameters: &[TOPIC],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[required("writes", Schema::List(&KEY_WRITE), "The writes, in order")],
-                &[],
-            ),
+            schema: WritesBody::SCHEMA,
             example: r#"{"writes":[{"key":"anna","data":{"x":10}},{"key":"ben","delete":true}]}"#,
         }),
         answer: &KEYS_WRITTEN,
@@ -250,14 +203,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Keys),
         parameters: &[TOPIC, KEY, IF_MATCH, IF_NONE_MATCH, IDEMPOTENCY_KEY],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[
-                    optional("data", Schema::Any, "The value as JSON; either data or b64"),
-                    optional("b64", Schema::Text, "The value as bytes in base64; either data or b64"),
-                    optional("ttl", Schema::Integer, "Milliseconds until the key expires"),
-                ],
-                &["data", "b64"],
-            ),
+            schema: KeyBody::SCHEMA,
             example: r#"{"data":{"x":10,"y":20},"ttl":60000}"#,
         }),
         answer: &KEY_WRITTEN,
@@ -271,17 +217,14 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Read),
         parameters: &[TOPIC, KEY],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("topic", Schema::Text, "The topic"),
-                required("epoch", Schema::Integer, "Epoch of the topic's keys"),
-                required("key", Schema::Text, "Name of the key"),
-                required("version", Schema::Integer, "Sequence of its last change"),
-                optional("data", Schema::Any, "Value as JSON"),
-                optional("b64", Schema::Text, "Value as bytes in base64"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("topic", Schema::Text, "The topic"),
+            required("epoch", Schema::Integer, "Epoch of the topic's keys"),
+            required("key", Schema::Text, "Name of the key"),
+            required("version", Schema::Integer, "Sequence of its last change"),
+            optional("data", Schema::Any, "Value as JSON"),
+            optional("b64", Schema::Text, "Value as bytes in base64"),
+        ]),
         execute: OperationHandler::WithRights(topics::key),
     },
     Operation {
@@ -312,32 +255,26 @@ pub(super) static OPERATIONS: &[Operation] = &[
             limit("Connections of a page, at most 1,000, which is the default"),
         ],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required(
-                    "connections",
-                    Schema::List(&Schema::Object(
-                        &[
-                            required("connection", Schema::Text, "Id of the connection"),
-                            required("path", Schema::Text, "Route of the connection"),
-                            required("opened", Schema::Integer, "Time of opening in milliseconds since 1970"),
-                            required(
-                                "queued",
-                                Schema::Integer,
-                                "Bytes that wait for a slow client; 0 if they are fewer than 16 KiB",
-                            ),
-                            optional("user", Schema::Text, "User: the `sub` of the token"),
-                            optional("address", Schema::Text, "Address of the client"),
-                        ],
-                        &[],
-                    )),
-                    "The connections",
-                ),
-                NEXT,
-                MISSING,
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required(
+                "connections",
+                Schema::List(&Schema::Object(&[
+                    required("connection", Schema::Text, "Id of the connection"),
+                    required("path", Schema::Text, "Route of the connection"),
+                    required("opened", Schema::Integer, "Time of opening in milliseconds since 1970"),
+                    required(
+                        "queued",
+                        Schema::Integer,
+                        "Bytes that wait for a slow client; 0 if they are fewer than 16 KiB",
+                    ),
+                    optional("user", Schema::Text, "User: the `sub` of the token"),
+                    optional("address", Schema::Text, "Address of the client"),
+                ])),
+                "The connections",
+            ),
+            NEXT,
+            MISSING,
+        ]),
         execute: OperationHandler::WithRights(connections::list),
     },
     Operation {
@@ -347,7 +284,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         summary: "Subscribe the connections of a user, or one connection, to a topic",
         right: Some(ApiRight::Subscribe),
         parameters: &[],
-        body: Some(RequestBody { schema: SUBSCRIPTION, example: r#"{"topic":"orders.7","user":"anna"}"# }),
+        body: Some(RequestBody {
+            schema: SubscribeBody::SCHEMA,
+            example: r#"{"topic":"orders.7","user":"anna"}"#,
+        }),
         answer: &COMMANDED,
         execute: OperationHandler::WithRights(connections::subscribe),
     },
@@ -358,7 +298,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         summary: "End a subscription of the connections of a user, or of one connection",
         right: Some(ApiRight::Subscribe),
         parameters: &[],
-        body: Some(RequestBody { schema: SUBSCRIPTION, example: r#"{"topic":"orders.7","user":"anna"}"# }),
+        body: Some(RequestBody {
+            schema: SubscribeBody::SCHEMA,
+            example: r#"{"topic":"orders.7","user":"anna"}"#,
+        }),
         answer: &COMMANDED,
         execute: OperationHandler::WithRights(connections::unsubscribe),
     },
@@ -370,21 +313,13 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Disconnect),
         parameters: &[],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[
-                    USER,
-                    CONNECTION,
-                    optional("code", Schema::Integer, "Close code from 4000 to 4999; default: 4410"),
-                    optional("reason", Schema::Text, "Reason of the Close, at most 123 bytes"),
-                ],
-                &["user", "connection"],
-            ),
+            schema: DisconnectBody::SCHEMA,
             example: r#"{"user":"anna","reason":"the account is closed"}"#,
         }),
-        answer: &Schema::Object(
-            &[required("connections", Schema::Integer, "Number of connections that are closed"), MISSING],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("connections", Schema::Integer, "Number of connections that are closed"),
+            MISSING,
+        ]),
         execute: OperationHandler::WithRights(connections::disconnect),
     },
     Operation {
@@ -395,30 +330,13 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Refresh),
         parameters: &[],
         body: Some(RequestBody {
-            schema: Schema::Object(
-                &[
-                    USER,
-                    CONNECTION,
-                    optional("token", Schema::Text, "The connections of the token with this id (`jti`)"),
-                    optional(
-                        "claims",
-                        Schema::Any,
-                        "Claims, as of a token, that replace the rights; either claims or exp",
-                    ),
-                    optional(
-                        "exp",
-                        Schema::Integer,
-                        "New expiry of the rights in seconds since 1970; either claims or exp",
-                    ),
-                ],
-                &["user", "connection", "token"],
-            ),
+            schema: RefreshBody::SCHEMA,
             example: r#"{"user":"anna","claims":{"sub":"anna","subscribe":"news.>","exp":1900000000}}"#,
         }),
-        answer: &Schema::Object(
-            &[required("connections", Schema::Integer, "Number of connections whose rights change"), MISSING],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("connections", Schema::Integer, "Number of connections whose rights change"),
+            MISSING,
+        ]),
         execute: OperationHandler::WithRights(connections::refresh),
     },
     Operation {
@@ -428,33 +346,12 @@ pub(super) static OPERATIONS: &[Operation] = &[
         summary: "Revoke the tokens of a user, or one token, and close their connections",
         right: Some(ApiRight::Disconnect),
         parameters: &[],
-        body: Some(RequestBody {
-            schema: Schema::Object(
-                &[
-                    optional(
-                        "user",
-                        Schema::Text,
-                        "The user's tokens (`sub`) that were issued (`iat`) until now",
-                    ),
-                    optional("token", Schema::Text, "The token with this id (`jti`)"),
-                    optional(
-                        "until",
-                        Schema::Integer,
-                        "End of the revocation in seconds since 1970, within 366 days; default: in 24 hours",
-                    ),
-                ],
-                &["user", "token"],
-            ),
-            example: r#"{"user":"anna"}"#,
-        }),
-        answer: &Schema::Object(
-            &[
-                required("connections", Schema::Integer, "Number of connections that are closed"),
-                required("until", Schema::Integer, "End of the revocation in seconds since 1970"),
-                MISSING,
-            ],
-            &[],
-        ),
+        body: Some(RequestBody { schema: RevokeBody::SCHEMA, example: r#"{"user":"anna"}"# }),
+        answer: &Schema::Object(&[
+            required("connections", Schema::Integer, "Number of connections that are closed"),
+            required("until", Schema::Integer, "End of the revocation in seconds since 1970"),
+            MISSING,
+        ]),
         execute: OperationHandler::WithRights(connections::revoke),
     },
     Operation {
@@ -465,26 +362,19 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Admin),
         parameters: &[],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("version", Schema::Text, "Version of the server"),
-                required("commit", Schema::Text, "Commit of the server; empty if unknown"),
-                required("node", Schema::Text, "Host name"),
-                required("uptime", Schema::Integer, "Seconds since the start"),
-                required("threads", Schema::Integer, "Number of event loops"),
-                required("connections", Schema::Integer, "Open TCP connections"),
-                required("websockets", Schema::Integer, "Open WebSockets"),
-                required("messages_sent", Schema::Integer, "Messages sent since the start"),
-                required("messages_received", Schema::Integer, "Messages received since the start"),
-                required(
-                    "resident_bytes",
-                    Schema::IntegerOrNull,
-                    "Memory of the process in bytes; null if unknown",
-                ),
-                required("streams", Schema::Boolean, "Durable streams are enabled"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("version", Schema::Text, "Version of the server"),
+            required("commit", Schema::Text, "Commit of the server; empty if unknown"),
+            required("node", Schema::Text, "Host name"),
+            required("uptime", Schema::Integer, "Seconds since the start"),
+            required("threads", Schema::Integer, "Number of event loops"),
+            required("connections", Schema::Integer, "Open TCP connections"),
+            required("websockets", Schema::Integer, "Open WebSockets"),
+            required("messages_sent", Schema::Integer, "Messages sent since the start"),
+            required("messages_received", Schema::Integer, "Messages received since the start"),
+            required("resident_bytes", u64::OR_NULL, "Memory of the process in bytes; null if unknown"),
+            required("streams", Schema::Boolean, "Durable streams are enabled"),
+        ]),
         execute: OperationHandler::WithRights(server::info),
     },
     Operation {
@@ -495,13 +385,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Admin),
         parameters: &[],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("connected", Schema::Boolean, "The broker of the cluster is connected"),
-                required("nodes", Schema::List(&NODE), "Nodes by name"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("connected", Schema::Boolean, "The broker of the cluster is connected"),
+            required("nodes", Schema::List(&NODE), "Nodes by name"),
+        ]),
         execute: OperationHandler::WithRights(server::nodes),
     },
     Operation {
@@ -512,7 +399,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Read),
         parameters: &[AFTER, limit("Streams of a page, at most 1000, which is the default")],
         body: None,
-        answer: &Schema::Object(&[required("streams", Schema::List(&STREAM), "Streams by name"), NEXT], &[]),
+        answer: &Schema::Object(&[
+            required("streams", Schema::List(&ListedStream::SCHEMA), "Streams by name"),
+            NEXT,
+        ]),
         execute: OperationHandler::WithRights(streams::list),
     },
     Operation {
@@ -523,13 +413,10 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Admin),
         parameters: &[STREAM_NAME],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("stream", Schema::Text, "Name of the stream"),
-                required("deleted", Schema::Boolean, "Always true"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("stream", Schema::Text, "Name of the stream"),
+            required("deleted", Schema::Boolean, "Always true"),
+        ]),
         execute: OperationHandler::WithRights(streams::delete),
     },
     Operation {
@@ -551,7 +438,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Admin),
         parameters: &[STREAM_NAME],
         body: Some(RequestBody {
-            schema: STREAM_CHANGE,
+            schema: StreamBody::SCHEMA,
             example: r#"{"partitions":2,"retain_seconds":604800}"#,
         }),
         answer: &STREAM_INFO,
@@ -575,7 +462,7 @@ pub(super) static OPERATIONS: &[Operation] = &[
         summary: "Set the committed offset of a consumer group without members",
         right: Some(ApiRight::Admin),
         parameters: &[STREAM_NAME, GROUP_NAME],
-        body: Some(RequestBody { schema: NEW_OFFSET, example: r#"{"partition":0,"offset":1}"# }),
+        body: Some(RequestBody { schema: OffsetBody::SCHEMA, example: r#"{"partition":0,"offset":1}"# }),
         answer: &OFFSETS_SET,
         execute: OperationHandler::WithRights(streams::set_offset),
     },
@@ -587,14 +474,11 @@ pub(super) static OPERATIONS: &[Operation] = &[
         right: Some(ApiRight::Admin),
         parameters: &[STREAM_NAME, GROUP_NAME],
         body: None,
-        answer: &Schema::Object(
-            &[
-                required("stream", Schema::Text, "Name of the stream"),
-                required("group", Schema::Text, "Name of the consumer group"),
-                required("deleted", Schema::Boolean, "Always true"),
-            ],
-            &[],
-        ),
+        answer: &Schema::Object(&[
+            required("stream", Schema::Text, "Name of the stream"),
+            required("group", Schema::Text, "Name of the consumer group"),
+            required("deleted", Schema::Boolean, "Always true"),
+        ]),
         execute: OperationHandler::WithRights(streams::delete_group),
     },
 ];

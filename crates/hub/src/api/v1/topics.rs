@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Topics};
@@ -21,6 +20,7 @@ use crate::model::json::present;
 use crate::model::json_list::JsonList;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::schema::requests;
 use crate::streams::follow;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
 use crate::topics::keys::{key_json, key_problem, page_json};
@@ -239,14 +239,18 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
     }))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyBody<'a> {
-    // `null` is a valid value.
-    #[serde(borrow, default, deserialize_with = "present")]
-    data: Option<&'a RawValue>,
-    b64: Option<String>,
-    ttl: Option<u64>,
+requests! {
+    one_of[data, b64]
+    struct KeyBody<'a> {
+        /// The value as JSON; either data or b64
+        // `null` is a valid value.
+        #[serde(borrow, default, deserialize_with = "present")]
+        data: Option<&'a RawValue>,
+        /// The value as bytes in base64; either data or b64
+        b64: Option<String>,
+        /// Milliseconds until the key expires
+        ttl: Option<u64>,
+    }
 }
 
 /// `GET /topics/{topic}/keys`.

@@ -1,7 +1,7 @@
-//! Claims of the ownership of a topic's keys.
+//! Claims to own a topic's keys.
 //!
-//! Of two claims to a topic, all nodes follow the same: the higher term, since its node has seen the end of the earlier
-//! owner; then the lower epoch, which is older; then the lower id.
+//! If two nodes claim a topic, all nodes follow the same claim: the higher term, since its node has seen the earlier
+//! owner's end; then the lower epoch, which is older; then the lower id.
 
 use std::cmp::{Ordering, Reverse};
 
@@ -9,19 +9,19 @@ use crate::model::stable_hash::{fnv, mix};
 use crate::topics::shared_keys::Claim;
 
 impl Claim {
-    /// Whether all nodes follow this claim rather than another one of the topic.
+    /// Returns whether all nodes follow this claim rather than another one to the topic.
     pub(super) fn beats(&self, other: &Self) -> bool {
         let order = |claim: &Self| (claim.term, Reverse(claim.epoch), Reverse(claim.owner));
         order(self).cmp(&order(other)) == Ordering::Greater
     }
 }
 
-/// Hash of a topic for [`weight`].
+/// Returns the hash of a topic for [`weight`].
 pub(super) fn topic_hash(topic: &str) -> u64 {
     fnv(topic.bytes())
 }
 
-/// Weight of a node for a topic: rendezvous hashing. The node with the highest one claims.
+/// Returns a node's weight for a topic: rendezvous hashing. The node with the highest one claims.
 pub(super) fn weight(node: u128, topic_hash: u64) -> (u64, u128) {
     let halves = [node as u64, (node >> 64) as u64];
     (halves.into_iter().fold(topic_hash, |hash, half| mix(hash ^ half)), node)

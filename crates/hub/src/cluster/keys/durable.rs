@@ -31,7 +31,7 @@ const RESTORE_WAIT: Duration = Duration::from_secs(60);
 /// Time in which all nodes announce their copies of a topic without an owner.
 const POSITIONS_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of the announcements.
+/// Announcement interval.
 const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Copies of the nodes of durable topics without an owner.
@@ -41,7 +41,7 @@ pub(super) struct AnnouncedPositions {
     /// When this node announces again.
     due: Option<Instant>,
     round: Option<AnnouncementRound>,
-    /// Start of the last round that is complete: the topics that had no owner then are announced.
+    /// Start of the last complete round: the topics that had no owner then are announced.
     announced: Option<Instant>,
 }
 
@@ -151,7 +151,7 @@ impl KeyReplicator {
         self.restored.is_some_and(|at| self.now >= at.max(since) + POSITIONS_WAIT)
     }
 
-    /// Whether this node has announced its keys of a topic since the topic has no owner.
+    /// Returns whether this node has announced a topic's keys since the topic has no owner.
     fn is_announced(&self, topic: &str) -> bool {
         let since = self.orphans.get(topic);
         since.is_some_and(|since| self.positions.announced.is_some_and(|announced| announced >= *since))
@@ -165,7 +165,7 @@ impl KeyReplicator {
             && known.is_some_and(|known| self.has_latest(topic, known))
     }
 
-    /// Whether no other node has later keys of a durable topic.
+    /// Returns whether no other node has later keys for a durable topic.
     fn has_latest(&self, topic: &str, known: &SharedTopic) -> bool {
         let Some(own) = self.own_position(topic, known) else { return false };
         let hash = topic_hash(topic);
@@ -180,8 +180,8 @@ impl KeyReplicator {
         !others.filter(|(node, _)| self.nodes.contains_key(node)).any(is_later)
     }
 
-    /// The claim and the sequence of this node's keys of a topic; `None` if it has none, or never stores them: then
-    /// another node owns the topic.
+    /// Returns the claim and sequence of this node's keys for a topic; `None` if it has none, or never stores them:
+    /// then another node owns the topic.
     fn own_position(&self, topic: &str, known: &SharedTopic) -> Option<(Claim, u64)> {
         let claim =
             known.keys_of.filter(|_| self.shared.store().is_none_or(|store| !store.is_unreadable(topic)))?;
@@ -221,7 +221,7 @@ impl KeyReplicator {
         Some(AnnouncementRound { began: self.now, last: None })
     }
 
-    /// Encodes the positions of one message. Returns its last topic; `None` if no topic follows.
+    /// Encodes one message's positions. Returns its last topic; `None` if no topic follows.
     fn encode_positions(
         &self,
         round: &AnnouncementRound,
@@ -246,7 +246,7 @@ impl KeyReplicator {
         None
     }
 
-    /// Handles an announcement of another node.
+    /// Handles another node's announcement.
     pub(super) fn receive_positions(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let mut body = KeyDecoder(body);
         while let Some((topic, claim, sequence)) = body.catalogue_entry() {
@@ -258,7 +258,7 @@ impl KeyReplicator {
                 Some((ReplicaState::Owned, own)) if claim.beats(&own) => self.claim_above(topic, claim),
                 Some((ReplicaState::Owned, _)) => self.announce_again(topic),
                 Some(_) => {}
-                // The node of the topic is about to claim it.
+                // The topic's node is about to claim it.
                 None => {
                     self.follow(topic, claim, EarlierKeys::Unknown, 0, now);
                 }
@@ -285,7 +285,7 @@ impl KeyReplicator {
         self.claim(&topic);
     }
 
-    /// Warns of changes of an earlier owner that only this node has.
+    /// Warns about an earlier owner's changes that only this node has.
     pub(super) fn warn_of_lost_changes(&self, topic: &str, from: Position) {
         let known = self.topics.get(topic).filter(|_| self.is_durable(topic));
         let Some((claim, sequence)) = known.and_then(|known| self.own_position(topic, known)) else { return };
@@ -314,15 +314,15 @@ impl KeyReplicator {
         }
     }
 
-    /// The keys of a topic, or their owner, have changed: the disk follows.
+    /// Handles a change in a topic's keys, or their owner: the disk follows.
     pub(super) fn note_durable(&self, topic: &Arc<str>) {
         if let Some(store) = self.shared.store_of(topic) {
             store.changed(topic);
         }
     }
 
-    /// Ends writes of this node's clients that are stored here, and whose changes the kernel has. The output of the
-    /// connection has all changes that were flushed.
+    /// Ends writes by this node's clients that are stored here, and whose changes the kernel has. The connection's
+    /// output has all changes that were flushed.
     pub(crate) fn finish_stored(&self, output: OutputOffsets, now: Instant) {
         let Some(store) = self.shared.store() else { return };
         let waiting = std::mem::take(&mut self.shared.lock().unstored);
@@ -359,7 +359,7 @@ impl KeyReplicator {
         work.unstored = left;
     }
 
-    /// The output of a connection is lost.
+    /// Forgets a connection's output, which is lost.
     pub(super) fn forget_output(&self) {
         self.shared.lock().unstored.iter_mut().for_each(|write| write.output_end = None);
     }

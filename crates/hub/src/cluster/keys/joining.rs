@@ -7,8 +7,8 @@ use super::replicator::KeyReplicator;
 use super::settling::KeysHeartbeat;
 use crate::model::stable_hash::mix;
 
-/// Time after the login after which a node continues although the nodes report different nodes: a broker of several servers
-/// perhaps does not pass on all heartbeats.
+/// Time after the login after which a node continues although the nodes report different nodes: a broker with several
+/// servers perhaps does not pass on all heartbeats.
 const DISAGREEMENT_MAX: Duration = Duration::from_secs(20);
 
 impl KeyReplicator {
@@ -17,13 +17,13 @@ impl KeyReplicator {
         self.settling.has_predecessor = has_predecessor;
     }
 
-    /// A digest of the nodes that this node knows, itself included.
+    /// Returns a digest of the nodes that this node knows, itself included.
     fn nodes_digest(&self) -> u64 {
         let hash = |node: u128| mix(node as u64 ^ mix((node >> 64) as u64));
         self.nodes.keys().fold(hash(self.own), |sum, node| sum.wrapping_add(hash(*node)))
     }
 
-    /// The report of this node.
+    /// Returns this node's report.
     pub(crate) fn heartbeat(&self, now: Instant) -> KeysHeartbeat {
         let connected = u64::try_from(self.connected_for(now).as_millis()).unwrap_or(u64::MAX);
         // Of durable keys, the latest copy is found among all nodes.

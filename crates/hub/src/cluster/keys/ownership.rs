@@ -16,7 +16,7 @@ use crate::topics::shared_keys::Claim;
 /// Delay between the claims of the nodes that may succeed an owner: the first one claims at once.
 const CLAIM_DELAY: Duration = Duration::from_secs(1);
 
-/// Additional delay of nodes with an older replica, and of nodes with none.
+/// Additional delay for nodes with an older replica, and for nodes with none.
 const STALE_DELAY: Duration = Duration::from_secs(3);
 const EMPTY_DELAY: Duration = Duration::from_secs(6);
 
@@ -25,7 +25,7 @@ impl KeyReplicator {
         node == self.own || self.nodes.contains_key(&node)
     }
 
-    /// The position of this node among the nodes that may succeed the owner of a topic.
+    /// Returns this node's position among the nodes that may succeed a topic's owner.
     fn rank(&self, topic: &str) -> u32 {
         let hash = topic_hash(topic);
         let own = weight(self.own, hash);
@@ -98,8 +98,8 @@ impl KeyReplicator {
         self.shared.counters.owned.store(owned as u64, Ordering::Relaxed);
     }
 
-    /// An epoch after that of the last owner: the time in microseconds, which no epoch of an earlier run of the cluster
-    /// has. Below 2^53 until the year 2255.
+    /// Returns an epoch after the last owner's: the time in microseconds, which no epoch in an earlier cluster run has.
+    /// Below 2^53 until the year 2255.
     fn new_epoch(&mut self, known: u64) -> u64 {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let time = u64::try_from(time.as_micros()).unwrap_or(0) & ((1 << 53) - 1);
@@ -107,7 +107,7 @@ impl KeyReplicator {
         self.last_epoch
     }
 
-    /// Ends the ownership of topics of which nothing is left.
+    /// Ends the ownership of topics with nothing left.
     pub(super) fn release_emptied(&mut self, sender: &dyn KeySender) {
         if !self.is_synced {
             return;

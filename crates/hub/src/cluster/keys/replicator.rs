@@ -17,7 +17,7 @@ use crate::cluster::log_limit::log_excess_keys;
 use crate::cluster::message::{MessageKind, NodeId};
 use crate::topics::shared_keys::Claim;
 
-/// The processes that share keys, without this one, by the id of their node.
+/// The processes that share keys, without this one, by their node's id.
 pub(crate) type KeyNodes = BTreeMap<u128, NodeId>;
 
 /// Size of a message with the changes of several topics, in bytes.
@@ -83,7 +83,7 @@ pub(crate) struct KeyReplicator {
 pub(super) struct SharedTopic {
     pub(super) claim: Claim,
     pub(super) replica: ReplicaState,
-    /// The claim that the keys of this node belong to; `None`: it has none.
+    /// The claim that this node's keys belong to; `None`: it has none.
     pub(super) keys_of: Option<Claim>,
     /// Owned topics: the changes up to here have been sent.
     pub(super) published: u64,
@@ -138,7 +138,7 @@ impl KeyReplicator {
         }
     }
 
-    /// The id of this node's directory, for the heartbeat.
+    /// Returns the id of this node's directory, for the heartbeat.
     pub(super) fn store_id(&self) -> Option<u64> {
         self.shared.store()?.node()
     }
@@ -177,10 +177,10 @@ impl KeyReplicator {
             }
         }
         self.count_owned();
-        // The other nodes compare the topics of this process with those of its predecessor.
+        // The other nodes compare this process's topics with those of its predecessor.
         self.number += 1;
         self.connected = self.connected.map(|_| now);
-        // The nodes that were there before the handover notify this one of no end of an owner.
+        // The nodes that were there before the handover do not notify this one when an owner ends.
         self.find_orphans(now);
     }
 
@@ -347,7 +347,8 @@ impl KeyReplicator {
         if self.shared.is_complete() || !self.is_synced || !self.settling.is_settled() {
             return;
         }
-        // Another node claims a topic of a dead owner, and may have its keys. A durable one may wait long for its latest copy.
+        // Another node claims a dead owner's topic, and may have its keys. A durable one may wait long for its latest
+        // copy.
         let is_claimed_soon = |topic: &Arc<str>| self.orphans.contains_key(topic) && !self.is_durable(topic);
         let is_missing = |(name, topic): (&Arc<str>, &SharedTopic)| {
             matches!(topic.replica, ReplicaState::Stale { .. })
@@ -380,7 +381,7 @@ impl KeyReplicator {
         KeyEncoder(self.number.to_le_bytes().to_vec())
     }
 
-    /// Largest size of the keys in one message, in bytes.
+    /// Returns the maximum size of the keys in one message, in bytes.
     pub(super) fn part_bytes(sender: &dyn KeySender) -> usize {
         (sender.max_payload() / 4).clamp(1_024, 256 << 10)
     }
@@ -431,7 +432,7 @@ impl KeyReplicator {
         Some((claim, ChangeItem::Changes { precursor, after, end, keys: changes.keys }))
     }
 
-    /// Applies changes of another node.
+    /// Applies another node's changes.
     fn receive_changes(&mut self, node: NodeId, body: &[u8], sender: &dyn KeySender, now: Instant) {
         let mut body = KeyDecoder(body);
         let Some(number) = body.long() else { return };
@@ -570,7 +571,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Handles a message of another node.
+    /// Handles another node's message.
     pub(crate) fn receive(
         &mut self,
         node: NodeId,

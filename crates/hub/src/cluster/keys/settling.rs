@@ -15,20 +15,20 @@ use crate::cluster::times::NODE_TIMEOUT;
 /// Time after a login in which each living node sends a heartbeat.
 pub(super) const SYNC_MIN: Duration = Duration::from_millis(1_200);
 
-/// What a node reports about the keys of topics.
+/// A node's report about topics' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeysHeartbeat {
     /// Number of its last message with changes.
     pub(crate) number: u64,
     /// Milliseconds since its login at the broker.
     pub(crate) connected: u64,
-    /// The id of its directory with durable keys.
+    /// Id of its directory with durable keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<u64>,
     /// Digest of the nodes that share keys, as this node sees them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nodes: Option<u64>,
-    /// Number of topics without an owner, except for durable topics.
+    /// Topics without an owner, except for durable topics.
     #[serde(default)]
     pub(crate) orphans: u64,
     /// It does not know all owners yet, and claims no new topics.
@@ -36,7 +36,7 @@ pub(crate) struct KeysHeartbeat {
     pub(crate) joining: bool,
 }
 
-/// The reports of the other nodes, and whether this node knows all owners.
+/// The other nodes' reports, and whether this node knows all owners.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
     reports: BTreeMap<u128, NodeReport>,
@@ -51,11 +51,11 @@ pub(super) struct Settling {
     pub(super) has_predecessor: bool,
 }
 
-/// The last heartbeat of another node.
+/// Another node's last heartbeat.
 #[derive(Clone, Copy, Debug)]
 struct NodeReport {
     at: Instant,
-    /// `None`: the node is of a version that does not report it.
+    /// `None`: the node has a version that does not report it.
     nodes: Option<u64>,
     orphans: u64,
     is_joining: bool,
@@ -80,7 +80,7 @@ impl Settling {
         !self.is_settled() && !self.is_known
     }
 
-    /// Notes the heartbeat of another node.
+    /// Notes another node's heartbeat.
     pub(super) fn note(&mut self, node: NodeId, heartbeat: &KeysHeartbeat, now: Instant) {
         let KeysHeartbeat { nodes, orphans, joining: is_joining, .. } = *heartbeat;
         self.reports.insert(node.id, NodeReport { at: now, nodes, orphans, is_joining });
@@ -104,7 +104,7 @@ impl Settling {
         self.reports.get(&node).is_none_or(|report| report.is_joining)
     }
 
-    /// Whether a node has sent a report since the login, and knows the same nodes, and an owner of each topic.
+    /// Returns whether a node has sent a report since the login, and knows the same nodes, and an owner for each topic.
     pub(super) fn agrees(&self, node: u128, digest: u64) -> bool {
         let report = self.reports.get(&node).filter(|report| self.login.is_some_and(|at| report.at >= at));
         report.is_some_and(|report| report.orphans == 0 && report.nodes.is_none_or(|nodes| nodes == digest))

@@ -1,4 +1,4 @@
-//! The keys of this node in a cluster, as all threads see them.
+//! This node's keys in a cluster, as all threads see them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, ReplicaStore, SharedKeys};
 
-/// Maximum number of writes of this node that wait for other nodes.
+/// Maximum writes by this node that wait for other nodes.
 const WRITES_MAX: usize = 1_024;
 
 /// Maximum size of their values together in bytes.
 const WRITES_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of a message beside the names and the value of a write.
+/// Bytes in a message beside a write's names and value.
 const WRITE_HEAD: usize = 1_024;
 
-/// The keys of this node in a cluster, as all threads see them.
+/// This node's keys in a cluster, as all threads see them.
 pub(crate) struct ClusterKeys {
     outbox: Arc<Outbox>,
     state: Mutex<SubmittedWork>,
@@ -50,9 +50,9 @@ pub(super) struct SubmittedWork {
     waiting_bytes: usize,
     pub(super) changed: Vec<Arc<str>>,
     pub(super) emptied: Vec<Arc<str>>,
-    /// Writes of durable keys that this node has applied, and not stored.
+    /// Durable-key writes that this node has applied, and not stored.
     pub(super) unstored: Vec<UnstoredWrite>,
-    /// Topics that this node has no replica of.
+    /// Topics without a replica on this node.
     pub(super) refused: HashMap<Arc<str>, LoadFailure>,
     /// Topics that this node has learned since its login, before it knows all: their keys are perhaps not here.
     pub(super) learned: HashSet<Arc<str>>,
@@ -64,7 +64,7 @@ pub(super) struct SubmittedWork {
     pub(super) claims: BTreeMap<Arc<str>, Claim>,
 }
 
-/// Why a node continues without the keys of a topic.
+/// Why a node continues without a topic's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadFailure {
     /// They exceed the memory limit.
@@ -73,7 +73,7 @@ pub(super) enum LoadFailure {
     Unanswered,
 }
 
-/// What was done for the keys of all nodes.
+/// Counters for the keys of all nodes.
 #[derive(Debug, Default)]
 pub(crate) struct KeyCounters {
     /// Topics that this node owns.
@@ -98,7 +98,7 @@ pub(super) struct SubmittedWrite {
     done: oneshot::Sender<Result<KeyWritten, Problem>>,
 }
 
-/// A write of a durable key that this node has applied, and not stored.
+/// A durable-key write that this node has applied, and not stored.
 pub(super) struct UnstoredWrite {
     pub(super) topic: Arc<str>,
     pub(super) written: KeyWritten,
@@ -128,22 +128,22 @@ impl ClusterKeys {
         }
     }
 
-    /// Sets the store of durable keys. Called once, before the link starts.
+    /// Sets the durable-key store. Called once, before the link starts.
     pub(crate) fn set_store(&self, store: Arc<dyn ReplicaStore>) {
         let _ = self.store.set(store);
     }
 
-    /// The store of a topic's keys, if they are durable.
+    /// Returns the store for a topic's keys, if they are durable.
     pub(super) fn store_of(&self, topic: &str) -> Option<&dyn ReplicaStore> {
         self.store.get().map(|store| &**store).filter(|store| store.stores(topic))
     }
 
-    /// The store of durable keys.
+    /// Returns the durable-key store.
     pub(super) fn store(&self) -> Option<&dyn ReplicaStore> {
         self.store.get().map(|store| &**store)
     }
 
-    /// Whether this node accepts a write of durable keys that it owns.
+    /// Checks whether this node accepts a durable-key write that it owns.
     pub(super) fn check_storable(&self, topic: &str) -> Result<(), Problem> {
         let Some(store) = self.store_of(topic) else { return Ok(()) };
         if let Some(problem) = store.reject_write(topic) {
@@ -255,7 +255,7 @@ impl ClusterKeys {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether the keys of the other nodes have been loaded.
+    /// Returns whether the keys of the other nodes have been loaded.
     pub(crate) fn is_loaded(&self) -> bool {
         self.is_loaded.load(Ordering::Acquire)
     }
@@ -270,13 +270,13 @@ impl ClusterKeys {
         self.is_rejoining.store(true, Ordering::Release);
     }
 
-    /// The keys of the other nodes are loaded.
+    /// Notes that the keys of the other nodes are loaded.
     pub(super) fn finish_loading(&self) {
         self.is_loaded.store(true, Ordering::Release);
         self.end_loading();
     }
 
-    /// Whether another node may have keys of a topic that are not here.
+    /// Returns whether another node may have keys for a topic that are not here.
     fn is_unknown(&self, topic: &str) -> bool {
         if self.is_complete() {
             return false;

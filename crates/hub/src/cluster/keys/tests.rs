@@ -34,7 +34,7 @@ mod outages;
 const STEP: Duration = Duration::from_millis(20);
 const TOPICS: [&str; 3] = ["a", "b", "c"];
 
-/// The seeds of a simulation: some, or those before `SINEWS_TEST_SEEDS`.
+/// Returns a simulation's seeds: some, or those before `SINEWS_TEST_SEEDS`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     0..std::env::var("SINEWS_TEST_SEEDS").ok().and_then(|count| count.parse().ok()).unwrap_or(count)
 }
@@ -42,7 +42,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 /// A key, its version, its value, and the client that it counts toward.
 type SeenKey = (String, u64, Option<bytes::Bytes>, Option<NonZeroU64>);
 
-/// A node with a server that does not run: no thread but that of the test.
+/// A node with a server that does not run: no thread but the test's.
 struct SimNode {
     id: NodeId,
     _server: BoundServer,
@@ -55,7 +55,7 @@ struct SimNode {
     beat_at: Instant,
     is_connected: bool,
     is_dead: bool,
-    /// Nodes of another group do not hear it.
+    /// Nodes in another group do not hear it.
     group: usize,
     pending: Vec<(Submitted, PendingKeyWrite)>,
     disk: Option<SimDisk>,
@@ -109,11 +109,11 @@ struct World {
     now: Instant,
     nodes: Vec<SimNode>,
     messages: Vec<InFlight>,
-    /// Per mille of lost, duplicated and late messages.
+    /// Lost, duplicated and late messages, per mille.
     faults: usize,
     /// What each version of an epoch was, on any node.
     versions: BTreeMap<(&'static str, u64, u64), (String, Option<bytes::Bytes>)>,
-    /// The position of a topic at a node when its versions were noted.
+    /// A topic's position at a node when its versions were noted.
     noted: BTreeMap<(usize, &'static str), Option<Position>>,
     acknowledged: Vec<(usize, Submitted, KeyWritten)>,
     failed: Vec<(usize, Submitted, Problem)>,
@@ -328,7 +328,7 @@ impl World {
             let Some(state) = self.nodes[at].publisher.shared_keyed_topic(topic) else { continue };
             for key in state.keys {
                 let entry = (key.key, key.value);
-                // A version of an earlier epoch remains the version of its key.
+                // A version from an earlier epoch remains its key's version.
                 let known = self.versions.entry((topic, state.position.epoch, key.version));
                 assert_eq!(*known.or_insert_with(|| entry.clone()), entry, "{topic} {:?}", state.position);
             }
@@ -436,7 +436,7 @@ fn writes_at_all_nodes_are_one_sequence() {
         for number in 0..300 {
             let node = world.rng.below(3);
             let topic = TOPICS[world.rng.below(3)];
-            // Each node has keys of its own, so that the last write of a key is known.
+            // Each node has its own keys, so that a key's last write is known.
             let key = format!("n{node}.{}", world.rng.below(4));
             let value = (world.rng.below(4) > 0).then(|| number.to_string());
             written.insert((node, topic, key.clone()), value.clone());
@@ -653,7 +653,7 @@ fn malformed_messages_change_nothing() {
     for kind in kinds {
         for length in 0..600 {
             let mut body = world.rng.bytes(length % 60);
-            // A number of a message, and zeros: empty names and counts.
+            // A message number, and zeros: empty names and counts.
             body.resize(body.len() + length / 10, 0);
             let sent = Sent::default();
             world.nodes[0].replicator.receive(from, kind, &body, &sent, world.now);

@@ -1,8 +1,8 @@
 //! Catalogues of owned topics, and the states of topics, for nodes that have missed changes.
 //!
-//! A node numbers its messages with changes. A node that misses a number, or joins, requests the catalogue of the other
-//! one: the topics that it owns, with their positions. Where they differ, it requests the changes since its position, or
-//! all keys. Requests are bounded, and answers wait while changes wait for the broker.
+//! A node numbers its messages with changes. A node that misses a number, or joins, requests the other one's catalogue:
+//! the topics that it owns, with their positions. Where they differ, it requests the changes since its position, or all
+//! keys. Requests are bounded, and answers wait while changes wait for the broker.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,16 +29,16 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Delay before a topic is requested again that this node continues without.
 const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
-/// Maximum number of requested states: their parts are in memory until the last one.
+/// Maximum requested states: their parts are in memory until the last one.
 const REQUESTS_MAX: usize = 8;
 
-/// Number of requests without an answer after which a node continues without the keys of a topic.
+/// Unanswered requests after which a node continues without a topic's keys.
 const UNANSWERED_MAX: u32 = 3;
 
-/// Number of nodes from which an answer is sent to all nodes once.
+/// Nodes from which on an answer is sent to all nodes once.
 const BROADCAST_MIN: usize = 3;
 
-/// Bytes of a part of a catalogue before its entries: at most.
+/// Maximum bytes in a catalogue part before its entries.
 const CATALOGUE_HEAD: usize = 16;
 
 /// Receiver of a message.
@@ -59,7 +59,7 @@ pub(crate) trait KeySender {
     fn max_payload(&self) -> usize;
 }
 
-/// The messages of another node with changes.
+/// Another node's messages with changes.
 #[derive(Debug, Default)]
 pub(super) struct RemoteKeys {
     /// Number of the last message.
@@ -112,11 +112,11 @@ pub(super) struct Transfers {
     needed: BTreeMap<Arc<str>, Instant>,
     /// Requested topics, with the time of the last part.
     requested: BTreeMap<Arc<str>, (Instant, IncomingState)>,
-    /// The number of requests without an answer.
+    /// Requests without an answer.
     unanswered: BTreeMap<Arc<str>, u32>,
     /// The time of the last part of any topic.
     part_at: Option<Instant>,
-    /// Requests of other nodes.
+    /// Other nodes' requests.
     catalogue_for: Vec<NodeId>,
     states_for: VecDeque<(Arc<str>, Position, Vec<NodeId>)>,
     /// Answers that are being sent.
@@ -194,7 +194,7 @@ impl Transfers {
 }
 
 impl KeyReplicator {
-    /// Handles the heartbeat of a node.
+    /// Handles a node's heartbeat.
     pub(crate) fn beat(
         &mut self,
         node: NodeId,
@@ -222,7 +222,7 @@ impl KeyReplicator {
         self.request_catalogue(node, sender, now);
     }
 
-    /// Requests the catalogue of a node whose messages have not all arrived.
+    /// Requests the catalogue from a node whose messages have not all arrived.
     pub(super) fn request_catalogue(&mut self, node: NodeId, sender: &dyn KeySender, now: Instant) {
         let remote = self.remotes.entry(node).or_default();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < REQUEST_INTERVAL;
@@ -236,7 +236,7 @@ impl KeyReplicator {
         sender.send(KeyTarget::Node(node), MessageKind::KeyRequest, &KeyStateRequest::Catalogue.encode());
     }
 
-    /// Handles a part of the catalogue of a node.
+    /// Handles a part of a node's catalogue.
     pub(super) fn receive_catalogue(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let mut body = KeyDecoder(body);
         let (Some(number), Some(part)) = (body.long(), body.part()) else { return };
@@ -247,8 +247,8 @@ impl KeyReplicator {
         if part.number == 0 {
             let unnamed = self.topics.keys().filter(|topic| is_of_node(topic)).cloned().collect();
             remote.catalogue = Some(IncomingCatalogue { next_part: 0, unnamed });
-            // Later messages with changes must not be missed. A higher number was of another program, or the numbers of the node
-            // begin again.
+            // Later messages with changes must not be missed. A higher number was from another program, or the node's
+            // numbers begin again.
             remote.applied = number;
             remote.is_complete = true;
         }
@@ -303,7 +303,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Handles a request of another node.
+    /// Handles another node's request.
     pub(super) fn receive_request(&mut self, node: NodeId, body: &[u8]) {
         match KeyStateRequest::decode(body) {
             Some(KeyStateRequest::Catalogue) => {
@@ -315,7 +315,7 @@ impl KeyReplicator {
                 let waiting = &mut self.transfers.states_for;
                 if let Some((_, known, to)) = waiting.iter_mut().find(|(known, ..)| **known == *topic) {
                     if *known != from {
-                        // All keys, unless one of the positions fits both nodes.
+                        // All keys, unless a position fits both nodes.
                         let is_same = known.epoch == from.epoch;
                         let sequence = known.sequence.min(from.sequence);
                         *known = Position { epoch: if is_same { from.epoch } else { 0 }, sequence };
@@ -331,7 +331,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Requests what is needed, and answers requests of other nodes.
+    /// Requests what is needed, and answers other nodes' requests.
     pub(super) fn run_transfers(&mut self, sender: &dyn KeySender, now: Instant) {
         self.request_states(sender, now);
         while sender.waiting() <= WAITING_MAX && self.transfers.has_output() {
@@ -386,7 +386,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Continues without the keys of a topic that do not arrive: perhaps a value exceeds the largest message of the broker.
+    /// Continues without a topic's keys that do not arrive: perhaps a value exceeds the broker's largest message.
     fn refuse_unanswered(&mut self, topic: &Arc<str>, now: Instant) {
         let Some(known) = self.topics.get_mut(topic) else { return };
         if known.replica != ReplicaState::Refused
@@ -478,7 +478,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Handles a part of the state of a topic.
+    /// Handles a part of a topic's state.
     pub(super) fn receive_state(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let Some(state) = StatePart::decode(body) else { return };
         let Some((topic, known)) = self.topics.get_key_value(&*state.topic) else { return };

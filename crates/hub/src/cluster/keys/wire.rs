@@ -1,4 +1,4 @@
-//! Messages between nodes about the keys of topics.
+//! Messages between nodes about topics' keys.
 //!
 //! ```text
 //!   changes    number 8 B · items: kind 1 B, topic, claim, then
@@ -29,10 +29,10 @@ use crate::topics::shared_keys::Claim;
 /// Highest epoch, so that JSON represents it exactly.
 const EPOCH_MAX: u64 = 1 << 53;
 
-/// Longest text of an error in characters.
+/// Maximum length of an error text in characters.
 const TEXT_MAX: usize = 1_024;
 
-/// How the keys before some changes follow from the keys of an earlier claim.
+/// How the keys before some changes follow from an earlier claim's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EarlierKeys {
     /// They are the keys of the same claim.
@@ -45,21 +45,21 @@ pub(super) enum EarlierKeys {
     Unknown,
 }
 
-/// Item of a message with changes.
+/// An item in a message with changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChangeItem {
     Changes { precursor: EarlierKeys, after: u64, end: u64, keys: Vec<KeySnapshot> },
     Release,
 }
 
-/// A part of a catalogue, or of the state of a topic.
+/// A part of a catalogue, or of a topic's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) number: u32,
     pub(super) is_last: bool,
 }
 
-/// A part of the state of a topic.
+/// A part of a topic's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StatePart {
     pub(super) topic: String,
@@ -72,18 +72,18 @@ pub(super) struct StatePart {
     pub(super) keys: Vec<KeySnapshot>,
 }
 
-/// Request to the owner of topics.
+/// Request to the topics' owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeyStateRequest {
     Catalogue,
-    /// The keys of a topic, or the changes after a position.
+    /// A topic's keys, or the changes after a position.
     State {
         topic: String,
         from: Position,
     },
 }
 
-/// The result of a write at the owner.
+/// A write's result at the owner.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum WriteResult {
     Done(KeyWritten),
@@ -297,7 +297,7 @@ pub(super) fn decode_write(body: &[u8]) -> Option<(u64, &str, KeyWrite)> {
     Some((id, topic, write))
 }
 
-/// Encodes the result of a write.
+/// Encodes a write's result.
 pub(super) fn encode_result(id: u64, result: &WriteResult) -> Vec<u8> {
     let mut out = KeyEncoder(Vec::new());
     out.long(id);
@@ -318,7 +318,7 @@ pub(super) fn encode_result(id: u64, result: &WriteResult) -> Vec<u8> {
     out.0
 }
 
-/// Reads the id and the result of a write.
+/// Reads a write's id and result.
 pub(super) fn decode_result(body: &[u8]) -> Option<(u64, WriteResult)> {
     let mut body = KeyDecoder(body);
     let id = body.long()?;
@@ -329,7 +329,7 @@ pub(super) fn decode_result(body: &[u8]) -> Option<(u64, WriteResult)> {
         }
         1 => {
             let code = u16::from_le_bytes(*body.take::<2>()?);
-            // Another code is not an error of a request.
+            // Another code is not a request error.
             let code = if (400..600).contains(&code) { code } else { 503 };
             WriteResult::Failed(problem(code, body.text()?))
         }
@@ -387,7 +387,7 @@ impl<'a> KeyDecoder<'a> {
         Some(Position { epoch: self.long()?, sequence: self.sequence()? })
     }
 
-    /// A sequence far below the limit of its type.
+    /// Reads a sequence far below the limit of its type.
     fn sequence(&mut self) -> Option<u64> {
         self.long().filter(|sequence| *sequence < EPOCH_MAX)
     }
@@ -407,7 +407,7 @@ impl<'a> KeyDecoder<'a> {
         Some(keys)
     }
 
-    /// The next item of a message with changes.
+    /// Returns the next item in a message with changes.
     pub(super) fn item(&mut self) -> Option<(&'a str, Claim, ChangeItem)> {
         let (kind, topic, claim) = (self.byte()?, self.text()?, self.claim()?);
         match kind {

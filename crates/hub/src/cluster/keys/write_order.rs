@@ -1,6 +1,6 @@
-//! Order of the writes of a topic between a node and the owner.
+//! Order of a topic's writes between a node and the owner.
 //!
-//! A node sends the writes of a topic to the owner without waiting for their results. An owner that does not accept the
+//! A node sends a topic's writes to the owner without waiting for their results. An owner that does not accept the
 //! first one yet, and accepts the second one, would apply them in the wrong order: the first one is tried again.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::cluster::message::NodeId;
 
-/// Writes of this node that other nodes have not answered: their node and their number, by topic.
+/// This node's writes that other nodes have not answered: their node and their number, by topic.
 #[derive(Debug, Default)]
 pub(super) struct SentWrites(BTreeMap<Arc<str>, (NodeId, usize)>);
 
@@ -39,8 +39,8 @@ impl SentWrites {
     }
 }
 
-/// Writes of other nodes that have to be sent again: for a node and a topic, the id of the last one, and until when the
-/// node may send it again.
+/// Other nodes' writes that have to be sent again: for a node and a topic, the last one's id, and until when the node
+/// may send it again.
 #[derive(Debug, Default)]
 pub(super) struct RetriedWrites(BTreeMap<(NodeId, Arc<str>), (u64, Instant)>);
 
@@ -52,8 +52,8 @@ impl RetriedWrites {
 
     /// Returns whether a write has left its node before the node knew that an earlier one has to be sent again.
     ///
-    /// The node knows it when it sends one of the writes again: it has the results in order, and sends the first write
-    /// before the later ones, if that has not ended.
+    /// The node knows it when it sends a write again: it has the results in order, and sends the first write before the
+    /// later ones, if that has not ended.
     pub(super) fn is_early(&mut self, node: NodeId, topic: &Arc<str>, id: u64) -> bool {
         if self.0.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! KeyWrites of keys at their owner: those of this node, and those of other nodes.
+//! Key writes at their owner: this node's writes, and other nodes' writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::FaultCause;
 use crate::topics::keys::key_problem;
 
-/// Time limit of a write at another node.
+/// Time limit for a write at another node.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Delay before a write is tried again that no node has accepted.
@@ -40,7 +40,7 @@ pub(super) struct KeyWrites {
     retried: RetriedWrites,
 }
 
-/// The result of a write of another node.
+/// The result of another node's write.
 struct HeldResult {
     node: NodeId,
     topic: Arc<str>,
@@ -86,7 +86,7 @@ impl KeyWrites {
 }
 
 impl KeyReplicator {
-    /// Accepts a write of a client of this node.
+    /// Accepts a write from this node's client.
     pub(super) fn accept_write(&mut self, submitted: SubmittedWrite, now: Instant) {
         if self.connected.is_none() {
             let problem = broker_away(&submitted.topic);
@@ -176,7 +176,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Whether earlier writes of a topic are at another node than the next one would be, and may come back.
+    /// Returns whether a topic's earlier writes are at another node than the next one would be, and may come back.
     fn would_overtake(&self, topic: &str, target: Option<NodeId>) -> bool {
         let is_alive = |node: &NodeId| self.nodes.get(&node.id) == Some(node);
         self.writes.sent.node(topic).is_some_and(|node| target != Some(node) && is_alive(&node))
@@ -222,7 +222,7 @@ impl KeyReplicator {
         }
     }
 
-    /// The owner of a topic. Claims a topic that has none, if it is the part of this node.
+    /// Returns a topic's owner. Claims a topic that has none, if it is this node's part.
     fn route(&mut self, topic: &Arc<str>) -> WriteRoute {
         if let Some(known) = self.topics.get(topic) {
             if known.replica == ReplicaState::Owned {
@@ -230,7 +230,7 @@ impl KeyReplicator {
             }
             return match self.nodes.get(&known.claim.owner) {
                 Some(node) => WriteRoute::Node(*node),
-                // A node claims it as soon as it has seen the end of the owner.
+                // A node claims it as soon as it has seen the owner's end.
                 None => WriteRoute::Nowhere,
             };
         }
@@ -245,7 +245,7 @@ impl KeyReplicator {
         }
     }
 
-    /// Executes a write of another node.
+    /// Executes another node's write.
     pub(super) fn receive_write(&mut self, node: NodeId, body: &[u8], now: Instant) {
         let Some((id, topic, write)) = decode_write(body) else { return };
         if TopicName::parse(topic).is_err() {
@@ -287,7 +287,7 @@ impl KeyReplicator {
         self.writes.results.push(HeldResult { node, topic, unstored, id, result });
     }
 
-    /// Sends results, each behind the changes of its topic.
+    /// Sends results, each behind its topic's changes.
     pub(super) fn send_results(&mut self, sender: &dyn KeySender) {
         if self.writes.results.is_empty() {
             return;
@@ -377,7 +377,7 @@ impl KeyReplicator {
             None if !written.changed => true,
             // A node without the replica has nothing to read.
             Some(known) if known.replica == ReplicaState::Refused => true,
-            // A later owner has the topic; the claim of an earlier one is on its way.
+            // A later owner has the topic; an earlier owner's claim is on its way.
             Some(known) if known.claim.epoch != epoch => {
                 known.claim.epoch > epoch
                     && matches!(known.replica, ReplicaState::Current | ReplicaState::Owned)

@@ -20,13 +20,13 @@ use crate::wire::ContentKind;
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A link that is connected with a broker of the test, and has no work.
+/// A link that is connected with a test broker, and has no work.
 struct TestLink {
     link: ClusterLink,
     events: Events,
     listener: TcpListener,
     broker: TcpStream,
-    /// Number of messages of the other node.
+    /// The other node's message count.
     messages: u64,
     _server: BoundServer,
 }
@@ -46,7 +46,7 @@ impl TestLink {
         Self { link, events, listener, broker, messages: 0, _server: server }
     }
 
-    /// The bytes of a message of another node, as the broker sends it.
+    /// Returns the bytes of another node's message, as the broker sends it.
     fn message(&mut self, kind: MessageKind, body: &[u8]) -> Vec<u8> {
         self.messages += 1;
         let mut message = Vec::new();
@@ -58,7 +58,7 @@ impl TestLink {
         line
     }
 
-    /// Sends bytes of the broker to the idle link. Returns whether the link goes on to wait, with no other work.
+    /// Sends the broker's bytes to the idle link. Returns whether the link goes on to wait, with no other work.
     fn waits_after(&mut self, bytes: &[u8]) -> bool {
         let end = Instant::now() + TIMEOUT;
         while !self.link.flush_receiver(Instant::now()) {
@@ -74,7 +74,7 @@ impl TestLink {
     }
 }
 
-/// Connects a link, and logs it in. Returns the end of the broker.
+/// Connects a link, and logs it in. Returns the broker's end.
 fn log_in(link: &mut ClusterLink, events: &mut Events, listener: &TcpListener) -> TcpStream {
     link.connect(Instant::now());
     let (mut broker, _) = listener.accept().unwrap();
@@ -113,7 +113,7 @@ fn delay_grows_across_logins_until_a_connection_lasts() {
     assert_eq!(link.attempts, 0);
 }
 
-/// Counts the lines of the log of this thread.
+/// Counts this thread's log lines.
 #[derive(Clone, Default)]
 struct LineCounter(Arc<AtomicUsize>);
 
@@ -190,7 +190,7 @@ fn connection_to_a_broker_that_never_reads_is_given_up() {
     let mut link = TestLink::new().link;
     let cluster = Arc::clone(link.cluster());
     let body = vec![0; 1 << 20];
-    // As the answers to requests of other nodes, which are not dropped.
+    // As the answers to other nodes' requests, which are not dropped.
     let limit = (0..).find(|_| {
         cluster.outbox.send(
             "sinews.all",

@@ -4,7 +4,7 @@ use super::*;
 
 const NODE: NodeId = NodeId { id: 1, start: 1 };
 
-/// A server without workers; its table of presence is read.
+/// A server without workers; its presence table is read.
 struct TestNode {
     server: BoundServer,
     publisher: Publisher,
@@ -19,7 +19,7 @@ impl TestNode {
         Self { server, publisher, remote: RemotePresence::default() }
     }
 
-    /// Connections and members of a topic.
+    /// Returns a topic's connections and members.
     fn presence(&self, topic: &str) -> (usize, Vec<(String, String)>) {
         let _ = &self.server;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -116,7 +116,7 @@ fn heartbeat_shows_missed_changes() {
     assert!(node.remote.compare(NODE, 10, now + REQUEST_INTERVAL * 3));
 }
 
-/// Another program has sent a high number, or the process was restored from a snapshot of its machine.
+/// Another program has sent a high number, or the process was restored from a machine snapshot.
 #[test]
 fn numbers_that_go_back_need_one_snapshot() {
     for forged in [u64::MAX, 80] {
@@ -201,7 +201,7 @@ fn lost_part_of_a_snapshot_removes_no_member() {
         }
         assert_eq!(node.presence("a"), (3, all.clone()), "{numbers:?} without {lost:?}");
         assert_eq!(node.remote.compare(NODE, 1, now + REQUEST_INTERVAL * 2), is_requested, "{lost:?}");
-        // The answer has all of its parts, and one member less.
+        // The answer has all its parts, and one member less.
         for (flags, id) in parts.into_iter().filter(|(_, id)| *id != "2") {
             let part = if id == "3" { 2 } else { 1 };
             let flags = flags & (FIRST_PART | LAST_PART) | part << PART_SHIFT;

@@ -1,4 +1,4 @@
-//! Reads the keys of a topic from their stream.
+//! Reads a topic's keys from their stream.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroU64;
@@ -27,7 +27,7 @@ const RECENT_AGE: u64 = 300_000_000;
 /// Writes with an idempotency key that are restored: the server remembers as many.
 const RECENT_MAX: usize = 1_024;
 
-/// Entries of a topic while it is read: keys, and recent removals. Twice the keys that a topic may have.
+/// A topic's entries while it is read: keys, and recent removals. Twice the keys that a topic may have.
 const ENTRIES_MAX: usize = 20_000;
 
 /// The last change of a key.
@@ -44,13 +44,13 @@ struct Loading {
     removals: usize,
     /// Removals up to this sequence are not restored.
     forgotten: u64,
-    /// Writes with an idempotency key of the last [`RECENT_AGE`].
+    /// Writes with an idempotency key within the last [`RECENT_AGE`].
     recent: VecDeque<RecentKeyWrite>,
     /// A recent record was found: the stream has all removals since.
     has_recent: bool,
 }
 
-/// The keys of a topic, with the offsets of their records plus 1 as versions.
+/// Reads a topic's keys, with their records' offsets plus 1 as versions.
 pub(in crate::streams) fn read(
     topic: &str,
     epoch: u64,

@@ -1,5 +1,5 @@
-//! Records of keys: the key of the record is the key; its value is a JSON object with the field of the message that
-//! contains the value, and what a restart needs besides.
+//! Key records: the record's key is the key; its value is a JSON object with the message field that contains the value,
+//! and what a restart needs besides.
 
 use std::borrow::Cow;
 use std::num::NonZeroU64;
@@ -31,9 +31,9 @@ pub(super) struct StoredValue {
 #[serde(default)]
 struct ValueEnvelope<'a> {
     expires: Option<u64>,
-    /// The client whose share of memory the value counts toward.
+    /// The client whose memory share the value counts toward.
     client: Option<NonZeroU64>,
-    /// The idempotency key of the write.
+    /// The write's idempotency key.
     #[serde(borrow)]
     once: Option<Cow<'a, str>>,
     /// The key is removed: the tombstone, which has no value, is the next record.
@@ -43,7 +43,7 @@ struct ValueEnvelope<'a> {
     data: Option<&'a RawValue>,
     #[serde(borrow)]
     b64: Option<Cow<'a, str>>,
-    /// A value that no client of the hub has written.
+    /// A value that no hub client has written.
     #[serde(borrow)]
     raw: Option<Cow<'a, str>>,
 }
@@ -57,15 +57,15 @@ pub(super) struct StoredWriteKey {
 }
 
 impl StoredWriteKey {
-    /// The mark of a record's value, if it has one.
+    /// Returns the mark of a record's value, if it has one.
     pub(super) fn from_bytes(value: &[u8]) -> Option<Self> {
         let ValueEnvelope { once, removed, .. } = serde_json::from_slice(value).ok()?;
         Some(Self { once: once?.into_owned(), is_removal: removed })
     }
 }
 
-/// Encodes a change as a record; a removal is a tombstone. The last record has the offset of the change: a removal with
-/// an idempotency key has a record before it.
+/// Encodes a change as a record; a removal is a tombstone. The last record has the change's offset: a removal with an
+/// idempotency key has a record before it.
 pub(in crate::streams) fn encode(change: &LoggedChange<'_>) -> Result<Records, RecordError> {
     let mut builder = RecordBuilder::new();
     let key = change.key.as_bytes();
@@ -106,13 +106,13 @@ fn envelope(value: &Bytes, change: &LoggedChange<'_>) -> String {
     text
 }
 
-/// Whether a stored value is one field of a message, and read back unchanged.
+/// Returns whether a stored value is one field of a message, and read back unchanged.
 fn is_field(field: &str) -> bool {
     let stored = decode(format!("{{{field}}}").as_bytes());
     stored.is_some_and(|stored| stored.value == field.as_bytes() && stored.expires.is_none())
 }
 
-/// Decodes the value of a record; `None` if it is no value of a key.
+/// Decodes a record's value; `None` if it is not a key's value.
 pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
     let ValueEnvelope { expires, client, data, b64, raw, .. } = serde_json::from_slice(value).ok()?;
     let value = match (data, b64, raw) {

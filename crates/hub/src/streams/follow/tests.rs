@@ -1,4 +1,4 @@
-//! Waiting for the relay of a topic.
+//! Waiting for a topic's relay.
 
 use std::task::Waker;
 

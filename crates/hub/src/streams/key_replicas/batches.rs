@@ -1,4 +1,4 @@
-//! Batches of records of a replica's stream.
+//! Record batches in a replica's stream.
 
 use sinews_server::KeySnapshot;
 use sinews_stream::record::{RecordBuilder, RecordError, Records};
@@ -8,13 +8,13 @@ use super::load::{self, LoadedReplica};
 use super::record::{StoredClaim, push_key, push_removal};
 use crate::topics::key_faults::StorageError;
 
-/// Size of a batch in bytes of keys and values.
+/// Key and value bytes per batch.
 pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// Bytes of a key's record besides its name and value.
 const KEY_BYTES: usize = 64;
 
-/// Tombstones of one batch: some hundred KiB.
+/// Tombstones per batch: some hundred KiB.
 const LEFTOVERS_PER_BATCH: usize = 4_096;
 
 /// Encodes a batch; the state is its last record.
@@ -29,7 +29,7 @@ pub(super) fn encode(
     Ok(records.finish().ok_or(RecordError::Empty)?)
 }
 
-/// Splits the keys of one batch off.
+/// Splits off the keys for one batch.
 pub(super) fn split_batch(keys: &[KeySnapshot]) -> (&[KeySnapshot], &[KeySnapshot]) {
     let mut bytes = 0;
     let count = keys.iter().take_while(|key| {

@@ -10,7 +10,7 @@ use crate::model::problem::{Problem, code, problem};
 use crate::streams::durable_keys::time_left;
 use crate::streams::records_from::read_all;
 
-/// Keys of a generation while a stream is read: a topic has 10,000. A stream has few generations, since the keys of an
+/// Keys per generation while a stream is read: a topic has 10,000. A stream has few generations, since the keys of an
 /// incomplete one are removed before the next one is written.
 const ENTRIES_MAX: usize = 40_000;
 
@@ -21,13 +21,13 @@ pub(super) struct LoadedReplica {
     pub(super) state: Option<StoredClaim>,
     /// The last generation, perhaps incomplete.
     pub(super) last_generation: u32,
-    /// Keys of the generations.
+    /// Keys by generation.
     generations: HashMap<u32, HashMap<String, KeySnapshot>>,
     /// The last generation before damaged records.
     damaged_after: Option<u32>,
 }
 
-/// Reads the stream of a topic.
+/// Reads a topic's stream.
 pub(super) fn read(partition: &Partition) -> Result<LoadedReplica, Problem> {
     let mut loaded = LoadedReplica::default();
     read_all(partition, |record| {
@@ -45,7 +45,7 @@ impl LoadedReplica {
         self.damaged_after = Some(self.last_generation);
     }
 
-    /// Whether records of the keys may be damaged: keys have earlier values, or none.
+    /// Returns whether key records may be damaged: keys have earlier values, or none.
     pub(super) fn is_damaged(&self) -> bool {
         let Some(generation) = self.damaged_after else { return false };
         // The first records of the next generation may be among them.
@@ -80,14 +80,14 @@ impl LoadedReplica {
         Ok(())
     }
 
-    /// Keys of generations that are no longer used.
+    /// Returns the keys of generations that are no longer used.
     pub(super) fn leftovers(&self) -> impl Iterator<Item = (u32, &str)> {
         let current = self.state.map(|state| state.generation);
         let others = self.generations.iter().filter(move |(generation, _)| Some(**generation) != current);
         others.flat_map(|(generation, keys)| keys.keys().map(|key| (*generation, key.as_str())))
     }
 
-    /// The keys of the last complete generation. Removals are forgotten.
+    /// Returns the keys of the last complete generation. Removals are forgotten.
     pub(super) fn into_snapshot(mut self, topic: &str) -> Option<KeyedSnapshot> {
         let state = self.state?;
         let keys = self.generations.remove(&state.generation).unwrap_or_default();

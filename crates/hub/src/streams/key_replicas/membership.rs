@@ -10,11 +10,11 @@ use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 use crate::topics::key_faults::StorageError;
 
-/// Keys of its records: the id of the node, and the ids of the nodes that it has last seen.
+/// Record keys: the node's id, and the ids of the nodes that it has last seen.
 const NODE_KEY: &[u8] = b"node";
 const MEMBERS_KEY: &[u8] = b"members";
 
-/// The id of this node's directory, and of the directories of the nodes that it has last seen, its own included.
+/// The id of this node's directory, and the directory ids of the nodes that it has last seen, its own included.
 #[derive(Debug)]
 pub(super) struct NodeMembership {
     partition: Partition,
@@ -23,7 +23,7 @@ pub(super) struct NodeMembership {
 }
 
 impl NodeMembership {
-    /// Reads the membership of a directory, which gets an id if it has none.
+    /// Reads a directory's membership. A directory without an id gets one.
     pub(super) fn open(streams: &Streams, config: &StreamConfig) -> Result<Self, StorageError> {
         let partition = open_or_create(streams, REPLICAS_NAME, config)?;
         let (node, members) = read(&partition)?;

@@ -20,10 +20,10 @@ use sinews_stream::record::{Record, RecordBuilder, RecordError, ValueKind};
 use crate::streams::request::now;
 use crate::topics::shared_keys::Claim;
 
-/// Key of the record with the state.
+/// Key of the state record.
 const STATE_KEY: &[u8] = &[0xff];
 
-/// Format of the records.
+/// Record format.
 const FORMAT: u8 = 1;
 
 /// Length of the state's value.
@@ -35,7 +35,7 @@ const VALUE_HEAD: usize = 16;
 /// Bit of a version, which is far below: the field `client` follows. Records of earlier versions have none.
 const HAS_CLIENT: u64 = 1 << 63;
 
-/// The claim and the sequence of the keys of a generation.
+/// The claim and sequence of a generation's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredClaim {
     pub(super) claim: Claim,
@@ -47,7 +47,7 @@ pub(super) struct StoredClaim {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReplicaRecord<'a> {
     State(StoredClaim),
-    /// The value of a key; `None` if it is removed.
+    /// A key's value; `None` if it is removed.
     Key {
         generation: u32,
         key: &'a str,
@@ -55,7 +55,7 @@ pub(super) enum ReplicaRecord<'a> {
     },
 }
 
-/// The value of a key with its version.
+/// A key's value with its version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StoredKey<'a> {
     pub(super) version: u64,
@@ -99,7 +99,7 @@ impl StoredClaim {
     }
 }
 
-/// The key of the record of a key.
+/// Returns the record key for a key.
 fn record_key(generation: u32, key: &str) -> Vec<u8> {
     [&generation.to_be_bytes(), key.as_bytes()].concat()
 }
@@ -134,7 +134,7 @@ pub(super) fn push_removal(
     records.push(now(), &record_key(generation, key), b"", ValueKind::Tombstone)
 }
 
-/// Reads a record; `None` if it is no record of a replica.
+/// Reads a record; `None` if it is not a replica's record.
 pub(super) fn read<'a>(record: &Record<'a>) -> Option<ReplicaRecord<'a>> {
     if record.key == STATE_KEY {
         return StoredClaim::read(record.value).map(ReplicaRecord::State);

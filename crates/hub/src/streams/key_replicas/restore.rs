@@ -1,4 +1,4 @@
-//! Reads the keys of this node from its streams when they are open.
+//! Reads this node's keys from its streams when they are open.
 
 use std::sync::atomic::Ordering;
 

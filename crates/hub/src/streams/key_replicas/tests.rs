@@ -157,7 +157,7 @@ fn incomplete_keys_of_another_claim_are_ignored_and_removed() {
     node.set("a", "1");
     node.set("b", "2");
     node.store();
-    // The process ends in the middle of the keys of another claim.
+    // The process ends in the middle of another claim's keys.
     let key = |key: &str| stored_key(key, 9, "x".into());
     append(&node.partition(), encode(&[key("a"), key("c")], 2, None).unwrap()).unwrap();
     let node = node.restart(&directory);
@@ -192,7 +192,7 @@ fn large_topic_takes_several_batches() {
     assert_eq!((node.keys(), before.len()), (before, 60));
 }
 
-/// Appends a record that is none of a replica.
+/// Appends a record that is not a replica's record.
 fn append_damage(partition: &Partition) {
     let mut records = RecordBuilder::new();
     records.push(1, b"?", b"", ValueKind::Text).unwrap();
@@ -227,7 +227,7 @@ fn incomplete_generations_do_not_add_up() {
     let claim = node.own(1, 900);
     node.set("a", "1");
     node.store();
-    // A process that has ended five times in the middle of the keys of another claim.
+    // A process that has ended five times in the middle of another claim's keys.
     for generation in 2..7 {
         let keys: Vec<KeySnapshot> =
             (1..=10_000).map(|number| stored_key(&format!("k{number}"), number, "x".into())).collect();

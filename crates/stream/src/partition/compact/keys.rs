@@ -1,12 +1,12 @@
-//! The newest offset of each key, and the fate of a record.
+//! Each key's newest offset, and a record's fate.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::record::RawRecord;
 
-/// Newest offsets by a hash of 128 bits with random keys: producers cannot make two keys collide, and by chance two of
-/// 10^9 keys collide with a probability below 10^-20.
+/// Newest offsets by a 128-bit hash with random keys: producers cannot make two keys collide, and by chance two of 10^9
+/// keys collide with a probability below 10^-20.
 pub(super) struct KeyMap {
     hashers: [RandomState; 2],
     offsets: HashMap<(u64, u64), u64>,
@@ -51,7 +51,7 @@ pub(super) struct CompactionPass {
     /// End of the closed segments.
     pub(super) end: u64,
     pub(super) now: u64,
-    /// Retention of tombstones in microseconds.
+    /// Tombstone retention in microseconds.
     pub(super) retention: u64,
 }
 

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 /// Bytes that are collected for one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Remaining records of a batch with consecutive offsets: they form a batch of their own.
+/// Remaining records of a batch with consecutive offsets: they form a separate batch.
 pub(super) struct RecordRun<'a> {
     base: u64,
     count: u32,

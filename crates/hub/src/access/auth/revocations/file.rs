@@ -29,16 +29,16 @@ const NAME: &str = "revocations";
 
 const HEAD: &[u8] = b"sinews revocations 1\n";
 
-/// Bytes of the length and of the hash of a record.
+/// Bytes before a record's payload: its length and hash.
 const PREFIX: usize = 12;
 
-/// Longest payload: a name of a topic's length, in which JSON may escape each byte, and some numbers.
+/// Longest payload: a name as long as a topic's, in which JSON may escape each byte, and some numbers.
 const PAYLOAD_MAX: usize = 6 * crate::model::NAME_MAX + 256;
 
-/// Maximum number of writes that wait for the disk.
+/// Maximum writes that wait for the disk.
 const QUEUE_MAX: usize = 1_024;
 
-/// Records of the file above which it is written anew with the revocations in effect.
+/// Records in the file above which it is written anew with the revocations in effect.
 const RECORDS_MAX: usize = 2 * REVOCATIONS_MAX;
 
 /// The result of a write, once it is synced.
@@ -51,7 +51,7 @@ struct RevocationWrite {
     done: oneshot::Sender<Result<(), String>>,
 }
 
-/// The queue to the task of the file.
+/// Queue to the file's task.
 #[derive(Debug)]
 pub(super) struct RevocationFile {
     writes: Mutex<Option<Sender<RevocationWrite>>>,
@@ -61,7 +61,7 @@ pub(super) struct RevocationFile {
 }
 
 impl RevocationFile {
-    /// Reads the file of a directory into `revocations`, and starts the task. A predecessor process appends to the file
+    /// Reads a directory's file into `revocations`, and starts the task. A predecessor process appends to the file
     /// meanwhile; then it is not written anew.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl RevocationFile {
             let path = path.display();
             tracing::error!(%path, at, "a revocation is incomplete or damaged: it and later ones are lost");
         }
-        // A predecessor of an earlier version has none.
+        // A predecessor from an earlier version has none.
         if !has_predecessor || !path.exists() {
             write_anew(&path, &revocations.all()).map_err(fault)?;
             records = revocations.all().len();
@@ -143,9 +143,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct RevocationWriter {
     path: PathBuf,
     revocations: std::sync::Weak<Revocations>,
-    /// Records of the file.
+    /// Records in the file.
     records: AtomicUsize,
-    /// A write has failed, and may have left a part of a record.
+    /// A write has failed, and may have left a partial record.
     is_incomplete: AtomicBool,
     is_shared: Arc<AtomicBool>,
 }
@@ -199,9 +199,9 @@ impl RevocationWriter {
     }
 }
 
-/// A record of the file.
+/// Encodes a record.
 fn record(revocation: &Revocation) -> Vec<u8> {
-    // A struct of texts and numbers is always encoded, and names are shorter than 4 GiB.
+    // A struct with texts and numbers can always be encoded, and names are shorter than 4 GiB.
     let payload = serde_json::to_vec(revocation).unwrap_or_default();
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     [&length.to_le_bytes(), &hash(&payload)[..], &payload].concat()
@@ -212,7 +212,7 @@ fn hash(payload: &[u8]) -> [u8; 8] {
     whole.as_ref().first_chunk().copied().unwrap_or_default()
 }
 
-/// Reads the records of a file. Returns the place of an incomplete or damaged record, which ends the reading.
+/// Reads a file's records. Returns the position of an incomplete or damaged record, which ends the reading.
 fn read(path: &Path, mut each: impl FnMut(Revocation)) -> io::Result<Option<u64>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(futures_executor(stored), Ok(()));
     }
 
-    /// The result of a write, which arrives from the task of the file.
+    /// Returns a write's result, which arrives from the file's task.
     fn futures_executor(stored: Option<RevocationStored>) -> Result<(), String> {
         let mut stored = stored.expect("a file");
         loop {

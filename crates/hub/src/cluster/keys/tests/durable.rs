@@ -27,7 +27,7 @@ pub(super) struct SimDisk {
 }
 
 impl SimDisk {
-    /// Sends the output of earlier turns; that of this turn waits, so that some output always waits.
+    /// Sends earlier turns' output; this turn's output waits, so that some output always waits.
     pub(super) fn send_output(&mut self) -> OutputOffsets {
         if !self.is_unsent {
             self.output.sent = self.output.end;
@@ -81,7 +81,7 @@ impl World {
         self.nodes[at].disk.as_ref().unwrap().streams.close();
     }
 
-    /// Starts a new process with the directory of one that was killed.
+    /// Starts a new process with a killed process's directory.
     fn restart(&mut self, at: usize) {
         let disk = self.nodes[at].disk.take().unwrap();
         let id = u128::from(self.rng.next_u64()) << 64 | 1;
@@ -106,7 +106,7 @@ impl World {
         self.nodes.iter().position(|node| !node.is_dead && node.owns(topic)).unwrap()
     }
 
-    /// The result of a write that this node executes or forwards.
+    /// Returns the result for a write that this node executes or forwards.
     fn result(
         &mut self,
         at: usize,
@@ -179,7 +179,7 @@ fn acknowledged_writes_survive_the_end_of_the_owner() {
             world.write(node, set(topic, &format!("w{number}"), "1"), None);
             world.step();
         }
-        // Another write of each topic is on its way.
+        // Another write to each topic is on its way.
         let victim = world.owner("a");
         world.write(victim, set("a", "last", "1"), None);
         world.step();
@@ -240,7 +240,7 @@ fn write_is_acknowledged_once_it_is_on_the_disk_of_the_owner() {
 fn node_without_space_rejects_writes_before_they_are_applied() {
     let mut world = World::new(1, 1);
     let node = world.nodes.pop().unwrap();
-    // The stream of the node is the only one.
+    // The node's stream is the only one.
     world.nodes.push(node.with_disk(tempfile::tempdir().unwrap(), 1));
     world.run(Duration::from_secs(5));
     assert_eq!(world.result(0, set("a", "k", "1"), None), Err(503));
@@ -329,7 +329,7 @@ fn node_waits_for_the_nodes_that_it_has_seen_before_it_claims() {
     // It waits for 60 s.
     world.run(Duration::from_secs(15));
     assert!(world.result(0, set("a", "k", "3"), None).is_ok());
-    // Its own keys are newer than those of the node that returns too late.
+    // Its own keys are newer than those on the node that returns too late.
     world.restart(1);
     world.run(Duration::from_secs(10));
     world.assert_equal(5);
@@ -472,7 +472,7 @@ fn durable_topic_without_keys_remains_after_a_restart() {
     let mut world = World::durable(8, 2);
     world.result(0, set("a", "k", "1"), None).unwrap();
     let removed = world.result(1, delete("a", "k"), None).unwrap();
-    // One node does not know of the removal of another key.
+    // One node does not know that another key is removed.
     [0, 1].into_iter().for_each(|at| world.crash(at));
     world.restart_all(&[1, 0], Duration::from_secs(1));
     assert!(world.states(0)[0].is_empty());

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What happens to the owner of a topic.
+/// What happens to a topic's owner.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Killed,
@@ -42,7 +42,7 @@ impl World {
         assert!(has_lock || !is_read, "{topic} is read as empty");
     }
 
-    /// Lets nodes join after the loss of the owner of a topic, and uses the locks at these nodes until they work.
+    /// Lets nodes join after a topic's owner is lost, and uses the locks at these nodes until they work.
     fn join_without_owner(&mut self, owner: Owner, delay: Duration, joins: usize) {
         let claim = self.nodes[0].keys.claim("a").unwrap();
         let at = self.nodes.iter().position(|node| node.id.id == claim.owner).unwrap();
@@ -183,7 +183,7 @@ fn node_that_returns_soon_claims_no_topic_that_a_dead_owner_has_claimed_meanwhil
             .filter(|topic| world.nodes[2].keys.claim(topic).is_some_and(|claim| claim.owner == owner))
             .collect();
         world.acknowledged.clear();
-        // Just before the login of the other node, or just behind it.
+        // Just before the other node's login, or just behind it.
         let before = STEP * u32::try_from(seed % 4 * 3).unwrap();
         if seed % 2 == 0 {
             world.kill(1);

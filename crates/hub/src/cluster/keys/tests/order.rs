@@ -1,8 +1,8 @@
-//! Order of the writes of one node to one topic.
+//! Order of one node's writes to one topic.
 
 use super::*;
 
-/// Three nodes, and a topic of which the first of them owns the keys or will: the others pass writes to it. The last
+/// Returns three nodes, and a topic whose keys the first node owns or will own: the others pass writes to it. The last
 /// one runs after the others.
 fn roles(world: &World) -> (&'static str, [usize; 3]) {
     let owner = world.nodes[0].replicator.first_owner("a");

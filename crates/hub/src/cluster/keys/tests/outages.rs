@@ -34,7 +34,7 @@ fn deleted_keys_do_not_return_with_a_process_that_was_stopped() {
     // Its keys are deleted, and a minute later the other node has forgotten the topic: the clock of tables is a real one.
     world.nodes[1].replicator.disown(&topic.into());
     world.run(Duration::from_secs(61));
-    // The process continues, and notices the silence of the broker.
+    // The process continues, and notices the broker's silence.
     world.nodes[0].is_dead = false;
     world.set_connected_since(0, false, heard);
     world.run(Duration::from_millis(100));
@@ -85,7 +85,7 @@ fn join_in_outage(world: &mut World) {
 #[test]
 fn node_that_starts_in_an_outage_claims_no_topic_of_owners_that_return_later() {
     let mut world = World::new(1, 1);
-    // The clock of the new node is ten minutes behind: its claims would be older.
+    // The new node's clock is ten minutes behind: its claims would be older.
     let ahead = std::time::SystemTime::now() + Duration::from_secs(600);
     let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     world.nodes[0].replicator.last_epoch = u64::try_from(ahead).unwrap();
@@ -184,7 +184,7 @@ impl KeySender for SlowBroker {
 fn topic_that_is_claimed_while_a_catalogue_waits_stays_at_other_nodes() {
     let (mut world, _) = world_with_owner(2);
     let (now, other) = (world.now, world.nodes[1].id);
-    // The broker is slow when the topics of the catalogue are collected.
+    // The broker is slow when the catalogue's topics are collected.
     let slow = SlowBroker { sent: Sent::default(), looks: Cell::new(2) };
     let node = &mut world.nodes[0];
     let request = KeyStateRequest::Catalogue.encode();
