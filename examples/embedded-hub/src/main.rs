@@ -8,6 +8,7 @@
 //! ```
 //!
 //! `--features all` compiles all parts. docs/book/src/library/hub.md has the figures of both builds.
+#![forbid(unsafe_code)]
 
 #![forbid(unsafe_code)]
 

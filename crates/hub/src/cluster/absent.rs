@@ -10,6 +10,7 @@ use std::time::Duration;
 use prometheus_client::collector::Collector;
 use sinews_server::KeyReplication;
 
+pub(crate) use self::AbsentCluster as Cluster;
 use self::command::{NodeCommand, NodeResults};
 use self::node::ClusterNode;
 use crate::connections::ConnectionCounts;
@@ -20,9 +21,9 @@ use crate::topics::subscribed::TopicObserver;
 
 /// A cluster node.
 #[derive(Debug)]
-pub(crate) enum Cluster {}
+pub(crate) enum AbsentCluster {}
 
-impl Cluster {
+impl AbsentCluster {
     pub(crate) fn new(
         options: options::ClusterOptions,
         _retained: &[String],
@@ -98,11 +99,13 @@ pub(crate) mod link {
     use crate::policy::LivePolicy;
     use crate::topics::HubTopics;
 
+    pub(crate) use self::AbsentLink as RunningLink;
+
     /// The thread that connects a node with the other nodes.
     #[derive(Debug)]
-    pub(crate) enum RunningLink {}
+    pub(crate) enum AbsentLink {}
 
-    impl RunningLink {
+    impl AbsentLink {
         pub(crate) fn start(
             cluster: &Arc<Cluster>,
             _hub: Arc<HubTopics>,
@@ -115,6 +118,8 @@ pub(crate) mod link {
 }
 
 pub(crate) mod options {
+    pub(crate) use self::AbsentOptions as ClusterOptions;
+
     /// Cluster options.
-    pub(crate) enum ClusterOptions {}
+    pub(crate) enum AbsentOptions {}
 }

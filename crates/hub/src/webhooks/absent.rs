@@ -14,12 +14,17 @@ use crate::error::HubError;
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
 
+pub(crate) use self::{
+    AbsentBacklog as WebhookBacklog, AbsentCollector as WebhookCollector, AbsentTarget as WebhookTarget,
+    AbsentWebhook as WebhookOptions, AbsentWebhooks as Webhooks,
+};
+
 /// The webhooks of a hub: none.
 #[derive(Debug, Default)]
-pub(crate) struct Webhooks;
+pub(crate) struct AbsentWebhooks;
 
-impl Webhooks {
-    pub(crate) fn replace(&self, _targets: Vec<WebhookTarget>) {}
+impl AbsentWebhooks {
+    pub(crate) fn replace(&self, _targets: Vec<AbsentTarget>) {}
 
     pub(crate) fn start(
         &self,
@@ -35,12 +40,12 @@ impl Webhooks {
 
     pub(crate) fn stop(&self) {}
 
-    pub(crate) fn collector(&self) -> Option<WebhookCollector> {
+    pub(crate) fn collector(&self) -> Option<AbsentCollector> {
         None
     }
 }
 
-impl EventSink for Webhooks {
+impl EventSink for AbsentWebhooks {
     fn wants(&self, _kind: WebhookEventKind) -> bool {
         false
     }
@@ -51,21 +56,21 @@ impl EventSink for Webhooks {
 }
 
 /// A webhook of the application.
-pub(crate) enum WebhookOptions {}
+pub(crate) enum AbsentWebhook {}
 
 /// Where the events of a webhook go.
-pub(crate) enum WebhookTarget {}
+pub(crate) enum AbsentTarget {}
 
-pub(crate) fn targets(_options: &[WebhookOptions]) -> Result<Vec<WebhookTarget>, HubError> {
+pub(crate) fn targets(_options: &[AbsentWebhook]) -> Result<Vec<AbsentTarget>, HubError> {
     Ok(Vec::new())
 }
 
 /// The metrics of webhooks.
 #[derive(Debug)]
-pub(crate) enum WebhookCollector {}
+pub(crate) enum AbsentCollector {}
 
-impl WebhookCollector {
-    pub(crate) fn backlog(&self, _prefix: &str) -> WebhookBacklog {
+impl AbsentCollector {
+    pub(crate) fn backlog(&self, _prefix: &str) -> AbsentBacklog {
         match *self {}
     }
 
@@ -74,7 +79,7 @@ impl WebhookCollector {
     }
 }
 
-impl Collector for WebhookCollector {
+impl Collector for AbsentCollector {
     fn encode(&self, _encoder: DescriptorEncoder<'_>) -> fmt::Result {
         match *self {}
     }
@@ -82,7 +87,7 @@ impl Collector for WebhookCollector {
 
 /// Events that wait, and events that were lost.
 #[derive(Default)]
-pub(crate) struct WebhookBacklog {
+pub(crate) struct AbsentBacklog {
     pub(crate) queued: usize,
     pub(crate) failed: u64,
     pub(crate) dropped: u64,

@@ -1,14 +1,15 @@
 //! Webhooks of an app in a build without the feature `webhooks`: no value of this type exists.
 
+pub(crate) use self::AbsentAppWebhook as PusherWebhook;
 use crate::apps::signature::AppKey;
 use crate::error::HubError;
 use crate::webhooks::WebhookTarget;
 
 /// A webhook of an app.
 #[derive(Clone, Debug)]
-pub(crate) enum PusherWebhook {}
+pub(crate) enum AbsentAppWebhook {}
 
-impl PusherWebhook {
+impl AbsentAppWebhook {
     pub(crate) fn check(&self, _channel_name_max: usize) -> Result<(), HubError> {
         match *self {}
     }
