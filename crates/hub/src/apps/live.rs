@@ -22,6 +22,9 @@ use crate::model::is_reserved;
 use crate::model::nodes::NodePublicationId;
 use crate::topics::encoding::{EventOrigin, RetainedEvent};
 
+/// A part of the name of each cache channel.
+const CACHE_PART: &[u8; 6] = b"cache-";
+
 /// The apps in force.
 #[derive(Debug)]
 pub(crate) struct LiveApps {
@@ -187,8 +190,7 @@ impl LiveApps {
     /// Whether a topic's name is one that a cache channel can have. This does not read the table of apps.
     pub(crate) fn may_be_cache(&self, topic: &str) -> bool {
         let may_be_channel = is_reserved(topic) || self.has_topics.load(Ordering::Acquire);
-        // All kinds of cache channels have this part.
-        may_be_channel && topic.contains("cache-")
+        may_be_channel && topic.as_bytes().windows(CACHE_PART.len()).any(|part| part == CACHE_PART)
     }
 
     /// Returns the channel that a topic is, if it is one.

@@ -25,12 +25,12 @@ pub(crate) struct EncodedTopics {
 }
 
 /// The positions of an encoding's messages in the history of a topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Positioning {
-    /// Messages have no positions.
-    None,
     /// The history in this encoding assigns the positions.
     Assigns,
+    /// Messages have no positions.
+    None,
     /// Messages have the positions that another encoding's history has assigned.
     Follows,
 }
@@ -181,7 +181,14 @@ pub(crate) trait LastEvents {
 
 /// The encodings of all protocols, each with the number of its subscriptions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Encodings(Vec<RegisteredEncoding>);
+pub(crate) struct Encodings {
+    /// In the order of their positioning.
+    list: Vec<RegisteredEncoding>,
+    /// Number of encodings whose histories assign positions.
+    assigning: usize,
+    /// Number of encodings whose positions are not those of another one.
+    not_following: usize,
+}
 
 /// An encoding of a protocol.
 #[derive(Clone, Debug)]
@@ -222,35 +229,42 @@ impl Encodings {
             assert!(self.find(topics).is_none(), "two encodings have the prefix {:?}", topics.prefix);
             let has_last_events = encoding.last_events().is_some();
             let subscriptions = Arc::clone(&subscriptions);
-            self.0.push(RegisteredEncoding { encoding, topics, has_last_events, subscriptions });
+            self.list.push(RegisteredEncoding { encoding, topics, has_last_events, subscriptions });
         }
-        assert!(self.0.len() <= Self::MAX, "{} encodings, at most {}", self.0.len(), Self::MAX);
+        assert!(self.list.len() <= Self::MAX, "{} encodings, at most {}", self.list.len(), Self::MAX);
+        let positioning = |registered: &RegisteredEncoding| registered.topics.positioning;
+        self.list.sort_by_key(positioning);
+        self.assigning = self.list.partition_point(|all| positioning(all) < Positioning::None);
+        self.not_following = self.list.partition_point(|all| positioning(all) < Positioning::Follows);
     }
 
     /// Returns all encodings.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &RegisteredEncoding> {
-        self.0.iter()
+        self.list.iter()
     }
 
     /// Returns the topics of the encodings whose subscribers lists of topics count.
     pub(crate) fn shared(&self) -> impl Iterator<Item = EncodedTopics> {
-        self.0.iter().map(|registered| registered.topics).filter(|topics| topics.is_shared)
+        self.list.iter().map(|registered| registered.topics).filter(|topics| topics.is_shared)
     }
 
     /// Returns the encoding whose histories assign positions.
     pub(super) fn assigning(&self) -> Option<&RegisteredEncoding> {
-        self.with_positioning(Positioning::Assigns).next()
+        self.list.first().filter(|_| self.assigning > 0)
     }
 
-    pub(super) fn with_positioning(
-        &self,
-        positioning: Positioning,
-    ) -> impl Iterator<Item = &RegisteredEncoding> {
-        self.0.iter().filter(move |registered| registered.topics.positioning == positioning)
+    /// Returns the encodings without positions.
+    pub(super) fn unpositioned(&self) -> &[RegisteredEncoding] {
+        &self.list[self.assigning..self.not_following]
+    }
+
+    /// Returns the encodings that have the positions of another one.
+    pub(super) fn following(&self) -> &[RegisteredEncoding] {
+        &self.list[self.not_following..]
     }
 
     fn find(&self, topics: EncodedTopics) -> Option<&RegisteredEncoding> {
-        self.0.iter().find(|registered| registered.topics.prefix == topics.prefix)
+        self.list.iter().find(|registered| registered.topics.prefix == topics.prefix)
     }
 
     /// Returns the number of subscriptions of an encoding's protocol.
@@ -261,7 +275,7 @@ impl Encodings {
     /// Returns the public name of a topic or pattern of the server below, and a bit for its encoding; `None` for topics that are
     /// no topics of clients.
     pub(super) fn split<'a>(&self, topic: &'a str) -> Option<(&'a str, u8)> {
-        let mut numbered = self.0.iter().enumerate();
+        let mut numbered = self.list.iter().enumerate();
         numbered.find_map(|(number, registered)| Some((registered.topics.name(topic)?, 1 << number)))
     }
 }

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use parking_lot::RwLockReadGuard;
 use sinews_server::{Position, PublishOptions, Publisher, SubscriberId};
 
-use super::encoding::{Positioning, RegisteredEncoding};
+use super::encoding::RegisteredEncoding;
 use super::handover_role::HandoverRole;
 use super::{HubTopics, TopicPublisher};
 use crate::model::connection_id::ConnectionId;
@@ -150,7 +150,7 @@ impl HubTopics {
         if !is_durable && !self.has_history(topic) {
             return Vec::new();
         }
-        let following = self.encodings.with_positioning(Positioning::Follows);
+        let following = self.encodings.following().iter();
         let following = following.filter(|registered| !is_durable || registered.has_subscribers());
         let named = |registered: &'a RegisteredEncoding| {
             Some(Follower { registered, name: registered.encoding.name(topic)? })
@@ -191,9 +191,8 @@ impl HubTopics {
         has_last_event: bool,
     ) -> usize {
         let topic = publication.topic;
-        let except = self.excluded(out, publication);
         let mut reached = 0;
-        for registered in self.encodings.with_positioning(Positioning::None) {
+        for registered in self.encodings.unpositioned() {
             let RegisteredEncoding { encoding, topics, .. } = registered;
             let last_events = if has_last_event { registered.last_events(topic) } else { None };
             let has_subscribers = registered.has_subscribers();
@@ -201,7 +200,8 @@ impl HubTopics {
                 continue;
             }
             let Some(name) = encoding.name(topic) else { continue };
-            let options = PublishOptions::new().except(encoding.excluded(publication).or(except));
+            let except = encoding.excluded(publication).or_else(|| self.excluded(out, publication));
+            let options = PublishOptions::new().except(except);
             let Some(last_events) = last_events else {
                 let make = |_| encoding.encode(publication, &name, None);
                 reached += out.publish(&topics.topic(topic), make, options);
