@@ -15,7 +15,7 @@ pub(super) const RESULT: Schema = Schema::Object(&[
         "cluster",
         Schema::Boolean,
         "In a cluster: the message was also passed to the other nodes, whose subscriptions do not count; `false` while \
-             the broker is unreachable",
+         the broker is unreachable",
     ),
     optional("epoch", Schema::Integer, "Epoch of the message's position, of a durable topic"),
     optional("seq", Schema::Integer, "Sequence of the message, of a durable topic"),
