@@ -14,7 +14,7 @@ use crate::error::HubError;
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
 
-/// The webhooks of a hub: none.
+/// A hub's webhooks: none.
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks;
 
@@ -53,14 +53,14 @@ impl EventSink for Webhooks {
 /// A webhook of the application.
 pub(crate) enum WebhookOptions {}
 
-/// Where the events of a webhook go.
+/// Where a webhook's events go.
 pub(crate) enum WebhookTarget {}
 
 pub(crate) fn targets(_options: &[WebhookOptions]) -> Result<Vec<WebhookTarget>, HubError> {
     Ok(Vec::new())
 }
 
-/// The metrics of webhooks.
+/// The webhook metrics.
 #[derive(Debug)]
 pub(crate) enum WebhookCollector {}
 
