@@ -1,4 +1,4 @@
-//! The work of a hub beside the event loops: named tasks of one thread, and their shutdown.
+//! A hub's work beside the event loops: named tasks on one thread, and their shutdown.
 //!
 //! ```text
 //!   hooks · webhooks · key sets · discovery · revocations · dashboard · expiry ──▶ thread "sinews-background" (Tokio)
@@ -21,23 +21,24 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// Lookups of names at a time: a resolver may take many seconds for a name whose servers do not answer.
+/// Name lookups at a time: a resolver may take many seconds for a name whose servers do not answer.
 pub(crate) const LOOKUPS_MAX: usize = 64;
 
-/// Jobs of the pool that are no lookups: 16 deletions of streams, two takeovers of directories, and one job at a time of each
-/// further task with files.
+/// Pool jobs that are no lookups: 16 stream deletions, two directory takeovers, and one job at a time for each further
+/// task with files.
 const JOBS_MAX: usize = 32;
 
 /// Threads of the pool: work with files never waits for lookups.
 const BLOCKING_MAX: usize = LOOKUPS_MAX + JOBS_MAX;
 
-/// Time that a shutdown waits for one task. A task with a limit of its own, such as the last deliveries of webhooks, ends before.
+/// Time that a shutdown waits for one task. A task with its own limit, such as the webhooks' last deliveries, ends
+/// before.
 const TASK_END_MAX: Duration = Duration::from_secs(30);
 
 /// Time that a shutdown waits for the thread: only a task that blocks it takes that long.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// The thread of a hub's tasks, which starts with the first task. Clones share it. It ends with the last clone or with
+/// The thread for a hub's tasks, which starts with the first task. Clones share it. It ends with the last clone or with
 /// [`shut_down`](Self::shut_down), and drops the tasks that have not ended.
 #[derive(Clone, Default)]
 pub(crate) struct Background(Arc<Shared>);
@@ -177,7 +178,7 @@ impl fmt::Debug for Background {
     }
 }
 
-/// The count of a task, and what its owner waits for, as long as the task has not ended.
+/// A task's count, and what its owner waits for, as long as the task has not ended.
 struct TaskGuard {
     name: &'static str,
     counts: TaskCounts,

@@ -1,4 +1,4 @@
-//! `WS /dashboard/feed`: metrics of the server, once a second while a dashboard is open.
+//! `WS /dashboard/feed`: the server's metrics, once a second while a dashboard is open.
 
 use std::collections::HashMap;
 use std::io;
@@ -63,7 +63,7 @@ impl DashboardClient {
         let policy = self.live.policy();
         match policy.changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
-            // The options of this node may differ from those of the node that has checked the change.
+            // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
         }
         policy.announce_rights(self.connection.as_ref(), &self.rights, cx);
@@ -129,7 +129,7 @@ impl Handler for DashboardClient {
 /// Publishes the report at an interval, while a dashboard is open; a build without the feature `pages` has none.
 ///
 /// # Errors
-/// If the thread of the tasks cannot be started.
+/// If the task thread cannot be started.
 pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
@@ -188,10 +188,10 @@ pub(crate) fn start(
     Ok(Some(report))
 }
 
-/// Busy times of the workers at the last sample.
+/// The workers' busy times at the last sample.
 struct WorkerUsage {
     at: Instant,
-    /// For each worker: the CPU time of its thread, or the timed turns where the CPU time is unknown.
+    /// For each worker: its thread's CPU time, or the timed turns where the CPU time is unknown.
     loops: Vec<(Option<Duration>, Duration, Duration)>,
 }
 
@@ -200,7 +200,7 @@ impl WorkerUsage {
         Self { at: Instant::now(), loops: Vec::new() }
     }
 
-    /// The largest share of a CPU that a worker has used since the last sample.
+    /// Returns the largest CPU share that a worker has used since the last sample.
     fn busiest(&mut self, loops: &[Stats], at: Instant) -> f64 {
         let passed = at.saturating_duration_since(self.at);
         let now: Vec<_> =
@@ -230,8 +230,9 @@ fn refused(metrics: &Metrics) -> u64 {
 /// A topic with its publications since the last report, its subscribers, and its keys.
 type ReportedTopic = (String, u64, usize, usize);
 
-/// The reported topics, and the number of topics with subscribers by name, a history or keys, as far as one look at the
-/// list shows. After the topics with publications come the topics with the most subscribers of messages and keys.
+/// Returns the reported topics, and the number of topics with subscribers by name, a history or keys, as far as one
+/// look at the list shows. After the topics with publications come the topics with the most subscribers of messages and
+/// keys.
 fn topics(
     publisher: &Publisher,
     encodings: &Arc<Encodings>,
@@ -261,7 +262,7 @@ fn topics(
     (topics, count)
 }
 
-/// Returns the number of subscribers of a topic by its name.
+/// Returns a topic's subscriber count by its name.
 fn count_subscribers(publisher: &Publisher, encodings: &Encodings, topic: &str) -> usize {
     let counts = encodings.shared().map(|encoded| {
         let name = encoded.topic(topic);
@@ -281,7 +282,7 @@ fn snapshot(metrics: &Metrics, usage: f64, begin: Instant) -> Value {
         "sent_bytes": metrics.loops.iter().map(|stats| stats.sent_bytes).sum::<u64>(),
         "received_bytes": metrics.loops.iter().map(|stats| stats.received_bytes).sum::<u64>(),
         "dropped": metrics.dropped.total(),
-        // Clients that were closed because they read too slowly, and subscribers of keys that fell behind.
+        // Clients that were closed because they read too slowly, and key subscribers that fell behind.
         "overflowed": metrics.websockets_closed.get(WebSocketEnd::Overflow)
             + metrics.streaming_responses_closed.get(WebSocketEnd::Overflow),
         "keyed_lags": metrics.keyed_lags,

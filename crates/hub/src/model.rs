@@ -1,4 +1,4 @@
-//! What all parts of the hub name: topics, the content of publications, clients that create, kinds of hooks.
+//! What all parts of the hub name: topics, publication content, clients that create, hook kinds.
 
 pub(crate) mod brief;
 pub(crate) mod connection_id;

@@ -1,7 +1,7 @@
 //! The pages: files without a build step or external resources.
 //!
-//! `web` and `client` are links to folders of the repository, because a published crate contains only files below its own
-//! folder.
+//! `web` and `client` are links to folders in the repository, because a published crate contains only files below its
+//! own folder.
 
 use sinews_server::{Asset, Router};
 
@@ -18,14 +18,14 @@ const DASHBOARD_SCRIPT: &str = include_str!("../web/dashboard.js");
 const CLIENTS_SCRIPT: &str = include_str!("../web/clients.js");
 const STYLE: &str = include_str!("../web/pages.css");
 
-/// The client of the npm package `@sinews/client`, and its types.
+/// The client from the npm package `@sinews/client`, and its types.
 const CLIENT: &str = include_str!("../client/sinews.js");
 const CLIENT_TYPES: &str = include_str!("../client/sinews.d.ts");
 
-/// The policy of the pages: script and style are files, inline script does not run, and connections go to the page's own
-/// origin. `'self'` covers WebSockets too: in CSP Level 3 it matches `ws:` and `wss:` of the same host and port. Firefox
-/// implements this, Chromium since 2018 and Safari since 16 (2022). Older browsers show the page and do not connect;
-/// naming `ws: wss:` for them would let injected script connect to any host.
+/// The pages' policy: script and style are files, inline script does not run, and connections go to the page's own
+/// origin. `'self'` covers WebSockets too: in CSP Level 3 it matches `ws:` and `wss:` on the same host and port.
+/// Firefox implements this, Chromium since 2018 and Safari since 16 (2022). Older browsers show the page and do not
+/// connect; naming `ws: wss:` for them would let injected script connect to any host.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -47,7 +47,7 @@ pub(crate) fn add_to(router: Router) -> Router {
         ("/dashboard.js", asset(SCRIPT, DASHBOARD_SCRIPT)),
         ("/clients.js", asset(SCRIPT, CLIENTS_SCRIPT)),
         ("/pages.css", asset(STYLESHEET, STYLE)),
-        // Pages of any origin may load the client; the policy decides whether they may connect.
+        // Pages from any origin may load the client; the policy decides whether they may connect.
         ("/sinews.js", asset(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*")),
         ("/sinews.d.ts", asset("text/plain; charset=utf-8", CLIENT_TYPES)),
     ];

@@ -1,12 +1,12 @@
-//! Webhooks: reports of events to the application, after they have happened.
+//! Webhooks: event reports to the application, after they have happened.
 //!
 //! ```text
 //!   worker: publication, end of a connection ──▶ Webhooks::emit ──▶ queue of each webhook ──▶ its task ── HTTP(S) ─▶ application
 //!   presence table: changed topics ──▶ StateReporter ──▶ queue          background (Tokio)
 //! ```
 //!
-//! Queues, batches, retries and the grace for short absences know nothing of the form of a request: a
-//! [`WebhookEncoder`] makes the body and the signature.
+//! Queues, batches, retries and the grace for short absences know nothing about a request's form: a [`WebhookEncoder`]
+//! makes the body and the signature.
 
 mod counts;
 mod delivery;
@@ -39,31 +39,31 @@ use crate::background::{Background, Task};
 use crate::model::events::{EventDetail, EventSink, WebhookEventKind};
 use crate::model::nodes::OtherNodes;
 
-/// Time for the delivery of queued events when the server ends.
+/// Time to deliver queued events when the server ends.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// Time to collect changes of presence before they are reported.
+/// Time to collect presence changes before they are reported.
 const GATHER_TIME: Duration = Duration::from_millis(20);
 
-/// The webhooks of a hub, which a reload replaces. All policies of the hub share them.
+/// A hub's webhooks, which a reload replaces. All policies of the hub share them.
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks {
-    /// The kinds of events that any webhook wants, as bits.
+    /// The event kinds that any webhook wants, as bits.
     wanted: AtomicU8,
     receivers: RwLock<Arc<[Arc<WebhookQueue>]>>,
     ids: EventNumbers,
     reporter: Mutex<StateReporter>,
     source: OnceLock<StateSource>,
-    /// Reports the state of topics; set while there are webhooks.
+    /// Reports topic states; set while there are webhooks.
     task: Mutex<Option<Task>>,
     /// Wakes the task: presence has changed, or the webhooks have.
     changed: Arc<Notify>,
     is_stopping: AtomicBool,
-    /// A successor process reports the state of topics from the end of the takeover on.
+    /// A successor process reports topic states from the end of the takeover on.
     is_suspended: AtomicBool,
 }
 
-/// Where the state of topics comes from.
+/// Where topic states come from.
 #[derive(Debug)]
 struct StateSource {
     publisher: Publisher,
@@ -73,7 +73,7 @@ struct StateSource {
 }
 
 impl Webhooks {
-    /// Replaces the webhooks. One with the name of a former one continues its queue.
+    /// Replaces the webhooks. A webhook with the name of a former one continues its queue.
     pub(crate) fn replace(self: &Arc<Self>, targets: Vec<WebhookTarget>) {
         let former = self.receivers();
         let mut all = Vec::with_capacity(targets.len());
@@ -101,10 +101,10 @@ impl Webhooks {
         self.changed.notify_one();
     }
 
-    /// Starts to report the state of topics, and to deliver.
+    /// Starts to report topic states, and to deliver.
     ///
     /// # Errors
-    /// The thread of the tasks cannot be started.
+    /// The task thread cannot be started.
     pub(crate) fn start(
         self: &Arc<Self>,
         publisher: Publisher,
@@ -139,7 +139,7 @@ impl Webhooks {
         })
     }
 
-    /// Reports the state of topics until the hub ends, then waits for the deliveries.
+    /// Reports topic states until the hub ends, then waits for the deliveries.
     async fn report(self: Arc<Self>) {
         loop {
             let next = self.step(Instant::now());
@@ -213,7 +213,7 @@ impl Webhooks {
         }
     }
 
-    /// Queues the change of a state for the webhooks with this grace.
+    /// Queues a state change for the webhooks with this grace.
     fn emit_state(&self, receivers: &[Arc<WebhookQueue>], grace: Duration, detail: EventDetail) {
         self.queue(receivers, &detail, |target| target.grace == grace);
     }

@@ -10,8 +10,6 @@
 //! `--features all` compiles all parts. docs/book/src/library/hub.md has the figures of both builds.
 #![forbid(unsafe_code)]
 
-#![forbid(unsafe_code)]
-
 use std::error::Error;
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Keys of topics by plain requests: `/topics/{name}/keys`.
+//! Topic keys by plain requests: `/topics/{name}/keys`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(crate) fn get(api: &TopicKeys, request: &mut Request<'_>) -> Result<Answer, 
 /// The route of one key, for the application.
 const KEY_ROUTE: &str = "/topics/{name}/keys/{key}";
 
-/// Reads keys of a topic once the rights and the hooks permit it.
+/// Reads a topic's keys once the rights and the hooks permit it.
 fn read(
     api: &TopicKeys,
     request: &Request<'_>,
@@ -124,7 +124,7 @@ fn write(
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
     let policy = api.live.policy();
-    // A page of another origin can make a browser write here, too.
+    // A page from another origin can make a browser write here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
@@ -273,7 +273,7 @@ fn names_of(request: &Request<'_>) -> Result<(String, String), Response> {
     Ok((topic, key.into_owned()))
 }
 
-/// The tag of a key's version.
+/// Returns the tag of a key's version.
 pub(super) fn entity_tag(Position { epoch, sequence }: Position) -> String {
     format!("\"{epoch}-{sequence}\"")
 }

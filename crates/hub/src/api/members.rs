@@ -1,4 +1,4 @@
-//! The members of a topic by plain requests: `/topics/{name}/members`.
+//! A topic's members by plain requests: `/topics/{name}/members`.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! Answers to requests that read the state of a topic.
+//! Answers to requests that read a topic's state.
 
 use sinews_server::{Answer, Request, Response};
 

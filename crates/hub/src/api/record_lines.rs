@@ -1,4 +1,4 @@
-//! Records as lines of JSON, which are encoded as the client takes them.
+//! Records as JSON lines, which are encoded as the client takes them.
 
 use bytes::Bytes;
 use sinews_server::BodySource;
@@ -7,10 +7,10 @@ use crate::model::json_list::TextLen;
 use crate::streams::json::write_record;
 use crate::streams::records_from::records_from;
 
-/// Bytes of a piece from which on the next one begins.
+/// Piece size in bytes from which on the next piece begins.
 const PIECE_BYTES: u64 = 16 << 10;
 
-/// The body of an answer with records. It refers to batches, which are pages of files mostly.
+/// The body of an answer with records. It refers to batches, which are mostly file pages.
 #[derive(Default)]
 pub(super) struct RecordLines {
     reads: Vec<ReadBatches>,
@@ -20,7 +20,7 @@ pub(super) struct RecordLines {
 
 /// The batches of one read.
 struct ReadBatches {
-    /// The field of the partition.
+    /// The partition's field.
     prefix: String,
     batches: Bytes,
 }

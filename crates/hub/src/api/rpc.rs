@@ -1,4 +1,4 @@
-//! Calls of clients by plain requests: `POST /rpc/{method}`.
+//! Client calls by plain requests: `POST /rpc/{method}`.
 
 use sinews_server::{Answer, Request, Response};
 
@@ -16,7 +16,7 @@ use crate::uncached::UNCACHED;
 /// `POST /rpc/{method}`: the application answers.
 pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {
     let policy = live.policy();
-    // A page of another origin can make a browser post here, too.
+    // A page from another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }

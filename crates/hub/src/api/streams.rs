@@ -27,11 +27,11 @@ use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
 use crate::uncached::UNCACHED;
 
-/// Records in one answer to GET: the default of `max`, and its limit.
+/// Records in one answer to GET: the default for `max`, and its limit.
 const RECORDS: usize = 100;
 const RECORDS_MAX: usize = 10_000;
 
-/// Approximate bytes of one answer to GET.
+/// Approximate bytes in one answer to GET.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// `POST /streams/{name}`: answers when the requested durability is reached.
@@ -50,7 +50,7 @@ fn change(
     request: &Request<'_>,
     execute: fn(&AccessPolicy, &Arc<StreamService>, &Request<'_>, String) -> Result<Answer, Problem>,
 ) -> Answer {
-    // A page of another origin can make a browser send this, too.
+    // A page from another origin can make a browser send this, too.
     if let Err(rejection) = policy.check_origin(request) {
         return failure(403, rejection.text()).into();
     }
@@ -120,7 +120,7 @@ async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durabilit
     }
 }
 
-/// `POST /topics/{name}` of a durable topic: answers when the stream's durability is reached.
+/// `POST /topics/{name}` for a durable topic: answers when the stream's durability is reached.
 pub(crate) fn append_to_durable(
     store: Arc<StreamService>,
     topic: String,
@@ -139,7 +139,7 @@ pub(crate) fn append_to_durable(
     }
 }
 
-/// A publication in the stream of a durable topic.
+/// A publication in a durable topic's stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredPublication {
     pub(crate) epoch: u64,
@@ -148,8 +148,8 @@ pub(crate) struct StoredPublication {
     pub(crate) is_repeated: bool,
 }
 
-/// Appends a message to the stream of a durable topic, with its idempotency key if it has one, at once if the stream is open. The result is its position, when
-/// the stream's durability is reached.
+/// Appends a message to a durable topic's stream, with its idempotency key if it has one, at once if the stream is
+/// open. The result is its position, when the stream's durability is reached.
 pub(crate) fn append_to_topic(
     store: &Arc<StreamService>,
     topic: &str,
@@ -213,7 +213,7 @@ fn partition_of(request: &Request<'_>) -> Result<PartitionChoice, Problem> {
     }
 }
 
-/// The records of a body, by its type.
+/// Reads the records of a body, by its type.
 fn records_of(request: &Request<'_>, store: &StreamService) -> Result<Records, Problem> {
     let kind = media_type(request);
     let body = request.body();
@@ -253,7 +253,7 @@ fn records_of(request: &Request<'_>, store: &StreamService) -> Result<Records, P
     builder.finish().ok_or_else(|| problem(code::MALFORMED, "no records"))
 }
 
-/// Decodes a value of the query.
+/// Decodes a query value.
 fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
@@ -277,7 +277,7 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// `GET /streams/{name}`: the available records, as lines of JSON.
+/// `GET /streams/{name}`: the available records, as JSON lines.
 pub(crate) fn read(
     policy: &AccessPolicy,
     store: Option<&Arc<StreamService>>,
@@ -311,7 +311,7 @@ pub(crate) fn fetch_records(
     fetched().unwrap_or_else(|problem| error_response(&problem).into())
 }
 
-/// `GET /streams/{name}/info`: the offsets of the partitions and the groups, as in the list.
+/// `GET /streams/{name}/info`: partition and group offsets, as in the list.
 pub(crate) fn info(
     policy: &AccessPolicy,
     store: Option<&Arc<StreamService>>,
@@ -347,7 +347,7 @@ fn with_stream(
     }))
 }
 
-/// The parameters of a read.
+/// A read's parameters.
 struct StreamReadRequest {
     name: String,
     rights: Rights,

@@ -20,7 +20,7 @@ use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::streams::service::StreamService;
 use crate::topics::{HubTopics, TopicPublisher};
 
-/// What publications of plain requests use.
+/// Shared state for publications by plain requests.
 #[derive(Clone)]
 pub(crate) struct TopicPublishing {
     pub(crate) live: LivePolicy,
@@ -32,7 +32,7 @@ pub(crate) struct TopicPublishing {
 /// `POST /topics/{name}`: the body goes to all subscribers.
 pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Result<Answer, Denied> {
     let policy = api.live.policy();
-    // A page of another origin can make a browser post here, too.
+    // A page from another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
@@ -104,7 +104,7 @@ impl TopicPublishing {
     }
 }
 
-/// The content of a body by its type, as for streams: JSON, bytes, or else text if it is UTF-8.
+/// Reads a body's content by its type, as for streams: JSON, bytes, or else text if it is UTF-8.
 pub(super) fn content_of(request: &Request<'_>) -> Result<MessageContent, (u16, String)> {
     let body = request.body();
     let bytes = || Bytes::copy_from_slice(body);

@@ -33,7 +33,7 @@ use crate::query::unknown_parameter;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
-/// Adds the routes of the API.
+/// Adds the API's routes.
 pub(crate) fn add_to(
     router: Router,
     live: &LivePolicy,
@@ -71,7 +71,7 @@ pub(crate) fn add_to(
     unknown_paths.into_iter().fold(router, |router, path| router.any(path, unknown))
 }
 
-/// The methods of a path, for `Allow` (RFC 9110 section 10.2.1).
+/// Returns a path's methods, for `Allow` (RFC 9110 section 10.2.1).
 fn methods_of(path: &str) -> String {
     let mut methods = vec!["OPTIONS"];
     for operation in OPERATIONS.iter().filter(|operation| operation.route() == path) {
@@ -93,7 +93,7 @@ fn other_method(request: &Request<'_>, allowed: &str) -> Response {
     response.with_header("Allow", allowed.to_owned())
 }
 
-/// Executes an operation with the rights of the key of its request.
+/// Executes an operation with the rights of its request's key.
 fn execute(context: &Arc<ApiContext>, operation: &Operation, request: &mut Request<'_>) -> Answer {
     let known = operation.parameters.iter().filter(|parameter| parameter.place == "query");
     let known: Vec<&str> = known.map(|parameter| parameter.name).collect();

@@ -1,4 +1,4 @@
-//! Calls of clients, which the application answers by the hook `rpc`.
+//! Client calls, which the application answers by the hook `rpc`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::model::problem::{Problem, code, problem};
 use crate::model::{HookKind, MessageContent};
 use crate::outgoing::options::HookOptions;
 
-/// Longest name of a method in bytes.
+/// Longest method name in bytes.
 const METHOD_MAX: usize = 128;
 
-/// A call of a client.
+/// A client's call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HookCall<'a> {
     pub(crate) method: &'a str,
@@ -22,7 +22,7 @@ pub(crate) struct HookCall<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CallData<'a> {
     Json(&'a str),
-    /// The body of a plain request.
+    /// A plain request's body.
     Content(&'a MessageContent),
 }
 
@@ -44,8 +44,8 @@ impl CallData<'_> {
 }
 
 impl HookCall<'_> {
-    /// Checks the call of a connection, or of a plain request, which has no rates; returns its hook. `options` are those of
-    /// all hooks, if there are any.
+    /// Checks a call from a connection, or from a plain request, which has no rates; returns its hook. `options` are
+    /// those of all hooks, if there are any.
     ///
     /// # Errors
     /// The method is invalid, the client exceeds its rate, or no hook is configured.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// The circuit of one URL.
+/// One URL's circuit.
 #[derive(Debug)]
 pub(super) struct Circuit {
     failures_max: u32,
@@ -67,7 +67,7 @@ impl Circuit {
         if state.failures == 1 { CircuitChange::FirstFailure } else { CircuitChange::None }
     }
 
-    /// Records a request without an answer in time. It is no failure of the application if an answer has arrived since the
+    /// Records a request without an answer in time. The application has not failed if an answer has arrived since the
     /// request began: the application works, and the request has waited in the queue, or takes long.
     pub(super) fn record_timeout(&self, begin: Instant, now: Instant) -> CircuitChange {
         if self.lock().answered.is_some_and(|at| at >= begin) {

@@ -1,4 +1,4 @@
-//! The client of hooks: a background task for each request of the workers, with limits.
+//! The hook client: a background task for each request from the workers, with limits.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,7 +37,7 @@ use crate::outgoing::options::{HookFailure, HookOptions, HookUrl, parse_url};
 /// Sends the requests to hooks. Requests in progress continue when it is dropped.
 pub(crate) struct HookClient {
     options: HookOptions,
-    /// By URL: those of the options, and during a reload those of the former options.
+    /// By URL: those in the options, and during a reload those in the former options.
     endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
     /// `None` without an `https` URL.
     tls: Option<TlsConnector>,
@@ -148,7 +148,7 @@ impl HookClient {
     /// Starts a client for these URLs.
     ///
     /// # Errors
-    /// The invalid option, or why the thread of the tasks cannot be started.
+    /// The invalid option, or why the task thread cannot be started.
     pub(crate) fn start<'a>(
         options: &HookOptions,
         urls: impl IntoIterator<Item = &'a str>,
@@ -190,7 +190,7 @@ impl HookClient {
         }
     }
 
-    /// The headers of a client's request that requests to the application repeat.
+    /// Returns the headers of a client's request that requests to the application repeat.
     pub(crate) fn headers_of(&self, request: &Request<'_>) -> Vec<(HeaderName, HeaderValue)> {
         let headers = self.options.headers.iter().flat_map(|name| {
             let values = request.head().header(name.as_str());
@@ -199,7 +199,7 @@ impl HookClient {
         headers.collect()
     }
 
-    /// Number of URLs whose circuit is open.
+    /// Returns the number of URLs whose circuit is open.
     pub(super) fn open_circuits(&self) -> usize {
         self.lock().values().filter(|endpoint| endpoint.circuit.is_open()).count()
     }
@@ -223,7 +223,7 @@ impl HookClient {
         self.endpoints.lock()
     }
 
-    /// Queues a request to a URL: of the client of a connection with this id, if there is one.
+    /// Queues a request to a URL: for the client with this connection id, if there is one.
     pub(crate) fn call(
         &self,
         url: &str,
@@ -239,7 +239,7 @@ impl HookClient {
             self.sender.metrics.record(kind, HookResult::Failed, None);
             return pending;
         };
-        // The content waits twice: with the action of the client, and in the body.
+        // The content waits twice: with the client's action, and in the body.
         let content = detail.content_len();
         let other = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
         let mut slot = match endpoint.queues.admit(kind, other + 2 * content) {
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(HookFailed::from(HookFault::TimedOut), HookFailed::Unanswered);
     }
 
-    /// A name with several addresses, of which the first never answers.
+    /// A name with several addresses; the first never answers.
     #[test]
     fn silent_address_of_the_name_does_not_delay_a_hook_to_its_timeout() {
         let (_silent, answering) = answer_behind_silent_address("hook.invalid:80", "{}");

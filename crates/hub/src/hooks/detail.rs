@@ -42,7 +42,7 @@ impl HookDetail<'_> {
         }
     }
 
-    /// Bytes of the content of the client's message.
+    /// Returns the content bytes of the client's message.
     pub(super) fn content_len(&self) -> usize {
         match self {
             Self::Publish { content, .. } => content.len(),
@@ -69,7 +69,7 @@ impl HookDetail<'_> {
     }
 }
 
-/// The fields of a request about a write of a key.
+/// Returns the fields of a request about a key write.
 fn key_fields(topic: &str, write: &KeyWrite) -> String {
     let mut fields = json!({ "topic": topic, "key": write.key() });
     if let Some(ttl) = write.ttl() {
@@ -87,7 +87,7 @@ fn key_fields(topic: &str, write: &KeyWrite) -> String {
     if let Some(name) = write.idempotency_key() {
         fields["idempotency_key"] = json!(name);
     }
-    // The stored form of a value is a field.
+    // A value's stored form is a field.
     let value = write.value().map(|value| String::from_utf8_lossy(value).into_owned());
     let fields = fields.to_string();
     let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or_default();

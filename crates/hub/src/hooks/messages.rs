@@ -13,7 +13,7 @@ use crate::model::HookKind;
 use crate::model::brief::{brief, brief_error};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
 
-/// The answer of the application.
+/// The application's answer.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct HookReply {
@@ -22,22 +22,22 @@ pub(crate) struct HookReply {
     pub(crate) rejection: Option<HookRejection>,
     /// `null` or `false`: an answer with a rejection is read apart.
     reject: Option<Value>,
-    /// Claims, as of a token.
+    /// Claims, as in a token.
     pub(crate) claims: Option<Map<String, Value>>,
     /// Topics to which the server subscribes the client.
     pub(crate) topics: Vec<String>,
-    /// The info of the client as a member.
+    /// The client's info as a member.
     pub(crate) info: Option<Value>,
-    /// A value for the client, or the content of the publication.
+    /// A value for the client, or the publication's content.
     pub(crate) data: Option<Box<RawValue>>,
-    /// The binary content of the publication.
+    /// The publication's binary content.
     pub(crate) b64: Option<String>,
 }
 
 /// A rejection by the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HookRejection {
-    /// `None`: the default of the hook.
+    /// `None`: the hook's default.
     pub(crate) code: Option<u16>,
     pub(crate) reason: String,
 }
@@ -46,7 +46,7 @@ impl HookReply {
     /// Parses an answer. An answer with a rejection is one, whatever else it has.
     ///
     /// # Errors
-    /// The fault of the answer.
+    /// The answer's fault.
     pub(super) fn parse(kind: HookKind, body: &[u8]) -> Result<Self, String> {
         let fault = |error: serde_json::Error| format!("answer: {}", brief_error(&error));
         let fields: BTreeMap<Cow<'_, str>, &RawValue> = serde_json::from_slice(body).map_err(fault)?;
@@ -93,7 +93,7 @@ impl HookRejection {
     }
 }
 
-/// The begin of a request: the hook, the connection, unless its id is empty, and its client.
+/// Creates the beginning of a request: the hook, the connection, unless its id is empty, and its client.
 pub(crate) fn begin(kind: HookKind, connection: &str, client: ClientIdentity<'_>) -> Value {
     let mut request = json!({ "hook": kind.name() });
     if !connection.is_empty() {

@@ -1,4 +1,4 @@
-//! Metrics of hooks.
+//! Hook metrics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::client::HookClient;
 use super::queues::HookBacklog;
 use crate::model::HookKind;
 
-/// Counters of hooks, which outlive a reload.
+/// Hook counters, which outlive a reload.
 #[derive(Debug)]
 pub(crate) struct HookMetrics {
     counts: [[AtomicU64; HookResult::ALL.len()]; HookKind::ALL.len()],
@@ -27,7 +27,7 @@ pub(crate) struct HookMetrics {
     retries: AtomicU64,
 }
 
-/// The result of a hook.
+/// A hook's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HookResult {
     Accepted,
@@ -37,7 +37,7 @@ pub(super) enum HookResult {
     TimedOut,
     QueueFull,
     CircuitOpen,
-    /// A call beyond the rate of its client, which is not passed on.
+    /// A call beyond its client's rate, which is not passed on.
     RateExceeded,
 }
 
@@ -65,7 +65,7 @@ impl HookResult {
     }
 }
 
-/// Limits of the latency's buckets in seconds.
+/// Latency bucket limits in seconds.
 const BUCKETS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
 impl Default for HookMetrics {
@@ -95,7 +95,7 @@ impl HookMetrics {
     }
 }
 
-/// The metrics of hooks, for `/metrics`.
+/// The hook metrics, for `/metrics`.
 #[derive(Debug)]
 pub(crate) struct HookCollector {
     pub(crate) metrics: Arc<HookMetrics>,
@@ -103,7 +103,7 @@ pub(crate) struct HookCollector {
 }
 
 impl HookCollector {
-    /// The counts of hooks that were requested, for the dashboard.
+    /// Returns the counts of requested hooks, for the dashboard.
     pub(crate) fn report(&self) -> Value {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let requested =
@@ -124,7 +124,7 @@ impl HookCollector {
         })
     }
 
-    /// The number of URLs with an open circuit, and the pending requests.
+    /// Returns the number of URLs with an open circuit, and the pending requests.
     fn present(&self) -> (usize, HookBacklog) {
         let client = self.client.upgrade();
         client.map_or_else(Default::default, |client| (client.open_circuits(), client.pending()))

@@ -1,4 +1,4 @@
-//! The requests of one hook to one URL: limits of their number and memory, apart from those of other hooks.
+//! One hook's requests to one URL: limits of their number and memory, apart from those of other hooks.
 
 use std::fmt;
 use std::ops::Add;
@@ -15,12 +15,12 @@ use crate::outgoing::options::HookOptions;
 /// webhook. One request may be larger.
 pub(super) const PENDING_BYTES_MAX: usize = 64 << 20;
 
-/// The queue of one kind: slow answers to calls, for example, delay neither connections nor publications.
+/// The queue for one kind: slow answers to calls, for example, delay neither connections nor publications.
 #[derive(Debug)]
 pub(super) struct HookQueue {
     /// One for each request at a time.
     permits: Arc<Semaphore>,
-    /// Maximum number of requests that wait or are in progress.
+    /// Maximum requests that wait or are in progress.
     requests_max: usize,
     pending: Mutex<HookBacklog>,
     /// The log has the first rejected request since an accepted one.
@@ -43,7 +43,7 @@ pub(super) struct QueuedRequest {
     bytes: usize,
 }
 
-/// The queues of one URL.
+/// One URL's queues.
 #[derive(Debug)]
 pub(super) struct HookQueues([HookQueue; HookKind::ALL.len()]);
 
@@ -119,7 +119,7 @@ impl HookQueues {
         !self.queue(kind).is_full.swap(true, Ordering::Relaxed)
     }
 
-    /// The requests of all queues.
+    /// Returns the requests of all queues.
     pub(super) fn pending(&self) -> HookBacklog {
         self.0.iter().fold(HookBacklog::default(), |sum, queue| sum + *queue.lock())
     }
@@ -132,7 +132,7 @@ impl HookQueue {
 }
 
 impl QueuedRequest {
-    /// Replaces the estimate of the memory.
+    /// Replaces the memory estimate.
     pub(super) fn set_bytes(&mut self, bytes: usize) {
         let mut pending = self.queues.queue(self.kind).lock();
         pending.bytes = pending.bytes.saturating_sub(self.bytes).saturating_add(bytes);

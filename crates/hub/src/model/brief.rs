@@ -1,10 +1,10 @@
-//! Input of clients in errors, cut to 64 bytes.
+//! Client input in errors, cut to 64 bytes.
 
 use std::fmt::Display;
 
 use crate::model::json::TOO_DEEP;
 
-/// Maximum number of input bytes that an error repeats.
+/// Maximum input bytes that an error repeats.
 pub(crate) const ECHO_MAX: usize = 64;
 
 /// Returns the beginning of an input, with `…` if it exceeds [`ECHO_MAX`] bytes.
@@ -16,7 +16,7 @@ pub(crate) fn brief(input: &str) -> String {
     format!("{}…", &input[..end])
 }
 
-/// Formats an error of serde with shortened quotes of input.
+/// Formats a serde error with shortened quotes of input.
 ///
 /// Its errors that quote input have the form "unknown field `INPUT`, expected …" or "invalid type: string \"INPUT\",
 /// expected …", so that all input lies between the first quote and the last ", expected".
@@ -32,7 +32,7 @@ pub(crate) fn brief_error(error: &impl Display) -> String {
     if input.len() <= ECHO_MAX { text } else { [head, &brief(input), tail].concat() }
 }
 
-/// Replaces a secret in a text of a server, which may repeat the command that it rejects.
+/// Replaces a secret in a server's text, which may repeat the command that it rejects.
 pub(crate) fn without_secret(text: &str, secret: Option<&str>) -> String {
     match secret.filter(|secret| !secret.is_empty()) {
         Some(secret) => text.replace(secret, "***"),
@@ -40,7 +40,7 @@ pub(crate) fn without_secret(text: &str, secret: Option<&str>) -> String {
     }
 }
 
-/// Describes an error of JSON by its place, without the input, which may be a secret.
+/// Describes a JSON error by its place, without the input, which may be a secret.
 pub(crate) fn describe_json_error(error: &serde_json::Error) -> String {
     let fault =
         if error.is_data() { "a member of another type, or without a required member" } else { "not JSON" };

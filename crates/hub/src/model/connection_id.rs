@@ -1,9 +1,9 @@
-//! Ids of connections.
+//! Connection ids.
 
 use std::fmt;
 
-/// The id of a connection, which one process of all nodes has. Ids are in the order of their processes, then of the opening of
-/// their connections.
+/// A connection's id, which one process of all nodes has. Ids are in the order of their processes, then in the order in
+/// which their connections opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ConnectionId {
     /// The process that has the connection.

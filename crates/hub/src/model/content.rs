@@ -1,4 +1,4 @@
-//! The content of publications, and its forms.
+//! Publication content, and its forms.
 
 use std::borrow::Cow;
 
@@ -13,21 +13,21 @@ use crate::model::events::EventContent;
 use crate::model::json::check_depth;
 use crate::model::problem::Problem;
 
-/// The content of a publication.
+/// A publication's content.
 #[derive(Clone, Debug)]
 pub(crate) enum MessageContent {
     /// A payload that is UTF-8.
     Text(Bytes),
-    /// JSON text as received; the plain form of a string is its text.
+    /// JSON text as received; a string's plain form is its text.
     Json(Bytes),
     Binary(Bytes),
-    /// An event of the Pusher protocol as a JSON object, from a client or a server of an app: other protocols cannot set all
-    /// of its fields.
+    /// A Pusher protocol event as a JSON object, from a client or an app's server: other protocols cannot set all its
+    /// fields.
     Event(Bytes),
 }
 
 impl MessageContent {
-    /// The content of a received payload.
+    /// Creates the content of a received payload.
     pub(crate) fn payload(kind: Kind, bytes: Bytes) -> Self {
         if kind == Kind::Text { Self::Text(bytes) } else { Self::Binary(bytes) }
     }
@@ -39,7 +39,7 @@ impl MessageContent {
         Ok(Self::Json(Bytes::copy_from_slice(data.get().as_bytes())))
     }
 
-    /// The content of an event.
+    /// Returns the content of an event.
     pub(crate) fn as_event(&self) -> EventContent {
         match self.clone() {
             Self::Text(bytes) => EventContent::Text(bytes),
@@ -74,13 +74,13 @@ impl MessageContent {
         Prepared::text(self.framed_text(topic, position))
     }
 
-    /// Encodes a message of the protocol.
+    /// Encodes a protocol message.
     pub(crate) fn framed_text(&self, topic: &str, position: Option<Position>) -> String {
         const HEAD: &str = "{\"op\":\"message\",\"topic\":";
         let position = position.map_or_else(String::new, |Position { epoch, sequence }| {
             format!(",\"epoch\":{epoch},\"seq\":{sequence}")
         });
-        // With the quotes of the topic, a comma and the brace.
+        // With the topic's quotes, a comma and the brace.
         let len = HEAD.len() + topic.len() + position.len() + self.field_len() + 4;
         let mut text = String::with_capacity(len);
         text.push_str(HEAD);
@@ -92,7 +92,7 @@ impl MessageContent {
         text
     }
 
-    /// The length of the field without escapes.
+    /// Returns the field's length without escapes.
     fn field_len(&self) -> usize {
         match self {
             Self::Text(bytes) => "\"data\":\"\"".len() + bytes.len(),
@@ -101,7 +101,7 @@ impl MessageContent {
         }
     }
 
-    /// Encodes the field of a message that has the content: `"data":…` or `"b64":…`.
+    /// Encodes the message field that has the content: `"data":…` or `"b64":…`.
     pub(crate) fn field(&self) -> String {
         let mut text = String::with_capacity(self.field_len());
         self.push_field(&mut text);
@@ -127,12 +127,13 @@ impl MessageContent {
     }
 }
 
-/// Returns the text of a content. For valid UTF-8, the check takes a fraction of that of [`String::from_utf8_lossy`].
+/// Returns the text of a content. For valid UTF-8, the check takes a fraction of the time of
+/// [`String::from_utf8_lossy`].
 fn to_text(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
-/// Appends a text as a string of JSON.
+/// Appends a text as a JSON string.
 pub(crate) fn push_json(text: &mut String, string: &str) {
     if string.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
         text.push('"');

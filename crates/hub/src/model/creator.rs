@@ -5,12 +5,12 @@ use std::num::NonZeroU64;
 
 use crate::model::stable_hash::{fnv, mix};
 
-/// A client that creates streams: the subject of its token, its app of the Pusher protocol, or its address. An IPv6 address
-/// counts by its first 64 bits, usually the network of one customer.
+/// A client that creates streams: the subject of its token, its Pusher app, or its address. An IPv6 address counts by
+/// its first 64 bits, usually the network of one customer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Creator {
     Subject(Box<str>),
-    /// The id of an app, for publications of its server.
+    /// The id of an app, for publications by its server.
     App(Box<str>),
     Address(IpAddr),
     /// The program itself, which has no limit.
@@ -18,7 +18,7 @@ pub(crate) enum Creator {
 }
 
 impl Creator {
-    /// The number by which all nodes count the memory of the client's keys; `None` without a limit.
+    /// Returns the number by which all nodes count the memory of the client's keys; `None` without a limit.
     pub(crate) fn share(&self) -> Option<NonZeroU64> {
         let (kind, hash) = match self {
             Self::Subject(subject) => (1, fnv(subject.bytes())),
@@ -35,8 +35,8 @@ impl Creator {
     }
 }
 
-/// The address by which limits count a client: of IPv6 the first 64 bits, usually the network of one customer, who can use
-/// all its addresses.
+/// Returns the address by which limits count a client: of IPv6 the first 64 bits, usually the network of one customer,
+/// who can use all its addresses.
 pub(crate) fn network_of(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(six) => match six.to_ipv4_mapped() {

@@ -13,10 +13,10 @@ use crate::model::socket_id::{parse_socket_id, socket_id_text};
 use crate::model::user_id::user_id_json;
 use crate::model::{MessageContent, push_json};
 
-/// The name of an event that another protocol has published without a name.
+/// The name for an event that another protocol has published without a name.
 const UNNAMED: &str = "message";
 
-/// Events of clients begin with this.
+/// Client events begin with this.
 pub(crate) const CLIENT_EVENT: &str = "client-";
 
 /// An event without its channel.
@@ -25,7 +25,7 @@ pub(crate) struct Event<'a> {
     pub(crate) name: Cow<'a, str>,
     /// The JSON of the data, empty for none.
     pub(crate) data: Cow<'a, str>,
-    /// The JSON of the sender's id.
+    /// The sender's id as JSON.
     pub(crate) user_id: Option<&'a str>,
     /// The connection that does not receive the event.
     pub(crate) socket_id: Option<u128>,
@@ -33,7 +33,7 @@ pub(crate) struct Event<'a> {
     pub(crate) user: Option<Cow<'a, str>>,
 }
 
-/// An event, as [`MessageContent::Event`] and JSON objects of other protocols hold it.
+/// An event, as [`MessageContent::Event`] and other protocols' JSON objects hold it.
 #[derive(Deserialize)]
 struct EventFields<'a> {
     #[serde(borrow)]
@@ -57,7 +57,7 @@ impl<'a> Event<'a> {
         Self { name: name.into(), data: data.into(), user_id: None, socket_id: None, user: None }
     }
 
-    /// Parses a publication. Publications of other protocols are events if they are objects with an `event`, and
+    /// Parses a publication. Publications by other protocols are events if they are objects with an `event`, and
     /// otherwise events with the name `message`.
     pub(crate) fn from_content(content: &'a MessageContent) -> Self {
         let (bytes, is_trusted) = match content {
@@ -103,7 +103,7 @@ impl<'a> Event<'a> {
         self.name.starts_with(CLIENT_EVENT)
     }
 
-    /// Encodes the event as the content of a publication.
+    /// Encodes the event as publication content.
     pub(crate) fn to_content(&self) -> MessageContent {
         let socket_id = self.socket_id.map(|id| user_id_json(&socket_id_text(id), false));
         let user = self.user.as_deref().map(|user| user_id_json(user, false));
@@ -126,12 +126,13 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Encodes an event of a client: its data is any JSON, as received. Members of presence channels have an id, as JSON.
+/// Encodes a client event: its data is any JSON, as received. Presence channel members have an id, as JSON.
 pub(crate) fn client_event(name: &str, data: Option<&str>, user_id: Option<&str>) -> MessageContent {
     Event { user_id, ..Event::new(name, data.unwrap_or_default()) }.to_content()
 }
 
-/// The name, the data and the sender's id of a [client event](client_event). Data that is no string is JSON text.
+/// Returns the name, the data and the sender's id from a [client event](client_event). Data that is no string is JSON
+/// text.
 pub(crate) fn client_event_fields(content: &[u8]) -> Option<(String, Option<String>, Option<Value>)> {
     let fields = read_object::<EventFields<'_>>(content).ok()?;
     let data = fields.data.map(RawValue::get);

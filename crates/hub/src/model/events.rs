@@ -1,4 +1,4 @@
-//! Events of topics and connections, for reports to the application. Webhooks are their sink.
+//! Topic and connection events, for reports to the application. Webhooks are their sink.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ pub(crate) trait EventSink: Debug + Send + Sync {
     /// Reports an event.
     fn emit(&self, detail: EventDetail);
 
-    /// Reports everything at once, before a successor process takes over the topics of this process.
+    /// Reports everything at once, before a successor process takes over this process's topics.
     fn hand_over(&self);
 }
 
-/// The kind of an event.
+/// An event's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WebhookEventKind {
@@ -35,10 +35,10 @@ pub enum WebhookEventKind {
     ClientMessage,
     /// A connection of a client has ended.
     ConnectionClosed,
-    /// A client has subscribed to a cache channel without an event. Only webhooks of apps
+    /// A client has subscribed to a cache channel without an event. Only app webhooks
     /// ([`PusherWebhook`](crate::PusherWebhook)) receive it.
     CacheMiss,
-    /// The number of subscribers of a channel without presence has changed. Only webhooks of apps receive it.
+    /// The subscriber count of a channel without presence has changed. Only app webhooks receive it.
     SubscriptionCount,
 }
 
@@ -64,7 +64,7 @@ impl WebhookEventKind {
         Self::SubscriptionCount,
     ];
 
-    /// The kinds of events of channels only.
+    /// The event kinds for channels only.
     pub(crate) const OF_CHANNELS: [Self; 2] = [Self::CacheMiss, Self::SubscriptionCount];
 
     /// The name in the configuration and in requests, such as `topic_occupied`.
@@ -100,7 +100,7 @@ pub(crate) enum EventDetail {
     MemberLeft {
         topic: Arc<str>,
         id: Arc<str>,
-        /// The application of a Pusher app has sent the id as a number.
+        /// A Pusher app's application has sent the id as a number.
         has_number_id: bool,
     },
     /// A client has published a message.
@@ -114,11 +114,11 @@ pub(crate) enum EventDetail {
     ConnectionClosed(Box<ClosedConnection>),
     /// A client has subscribed to a cache channel without an event.
     CacheMiss { topic: Arc<str> },
-    /// The number of subscribers has changed.
+    /// The subscriber count has changed.
     SubscriptionCount { topic: Arc<str>, count: usize },
 }
 
-/// The content of a message.
+/// A message's content.
 #[derive(Clone, Debug)]
 pub(crate) enum EventContent {
     /// UTF-8.

@@ -1,4 +1,4 @@
-//! The kinds of hooks.
+//! Hook kinds.
 
 /// The event about which the application decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

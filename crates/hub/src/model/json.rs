@@ -25,7 +25,7 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json:
     }
 }
 
-/// Maximum depth of nested arrays and objects in the data of a client or an application. Other clients get this data, and
+/// Maximum depth of nested arrays and objects in a client's or an application's data. Other clients get this data, and
 /// many parsers are recursive: some stop at 100 to 1,000 levels, others overflow their stack.
 pub(crate) const DEPTH_MAX: usize = 128;
 
@@ -40,7 +40,7 @@ pub(crate) fn check_depth(json: &str) -> Result<(), Problem> {
     if exceeds_depth(json.as_bytes()) { Err(problem(code::MALFORMED, TOO_DEEP)) } else { Ok(()) }
 }
 
-/// Whether arrays and objects of valid JSON are nested deeper than [`DEPTH_MAX`].
+/// Whether arrays and objects in valid JSON are nested deeper than [`DEPTH_MAX`].
 pub(crate) fn exceeds_depth(json: &[u8]) -> bool {
     // Most data is shorter, or has fewer brackets.
     if json.len() <= DEPTH_MAX || !exceeds_brackets(json) {
@@ -69,7 +69,7 @@ pub(crate) fn exceeds_depth(json: &[u8]) -> bool {
     false
 }
 
-/// The same of JSON whose strings may be JSON again, as the data of an event of the Pusher protocol, which clients parse.
+/// The same for JSON whose strings may be JSON again, as the data of a Pusher event, which clients parse.
 pub(crate) fn exceeds_depth_in_text(json: &str) -> bool {
     if !json.starts_with('"') {
         return exceeds_depth(json.as_bytes());
@@ -89,7 +89,7 @@ pub(crate) fn is_deliverable(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok() && !exceeds_depth(text.as_bytes())
 }
 
-/// Encodes a value. Takes half of the time of its `Display`, which passes each piece through a formatter.
+/// Encodes a value. Takes half as long as its `Display`, which passes each piece through a formatter.
 pub(crate) fn encode(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use sinews_server::BodySource;
 
-/// An item of a [`JsonList`].
+/// An item in a [`JsonList`].
 pub(crate) trait JsonListItem: Send + Sync + 'static {
     /// Appends the item as JSON.
     fn write(&self, out: &mut impl Write);
@@ -72,19 +72,19 @@ pub(crate) struct PagedList<P> {
     state: Mutex<PageState>,
 }
 
-/// The pages of a [`PagedList`].
+/// A [`PagedList`]'s pages.
 pub(crate) trait JsonPages: Send + Sync + 'static {
-    /// Adds the items after the last name of the page before: `None` for the first page. Returns the last name of this page, and
-    /// `None` of the last page.
+    /// Adds the items after the last name on the page before: `None` for the first page. Returns the last name on this
+    /// page, or `None` for the last page.
     fn write_page(&self, after: Option<&str>, page: &mut PageItems<'_>) -> Option<Arc<str>>;
 }
 
-/// Items of a page that a [`PagedList`] lists at most: a lookup is shorter than a turn of the loop by far.
+/// Maximum items on a page of a [`PagedList`]: a lookup is shorter than a loop turn by far.
 pub(crate) const PAGE_ITEMS: usize = 128;
 
 enum PageState {
     Start,
-    /// Behind the last name of a page. Whether an item is listed: the next one has a comma.
+    /// Behind a page's last name. Whether an item is listed: the next one has a comma.
     After(Arc<str>, bool),
     End,
 }
@@ -127,7 +127,7 @@ impl<P: JsonPages> BodySource for PagedList<P> {
     }
 }
 
-/// The items of a page.
+/// A page's items.
 pub(crate) struct PageItems<'a> {
     out: &'a mut Vec<u8>,
     has_items: &'a mut bool,
@@ -143,7 +143,7 @@ impl PageItems<'_> {
     }
 }
 
-/// Returns the end of a page: the bracket of its list, and the start of the next page, if there is one.
+/// Returns the end of a page: its list's bracket, and the start of the next page, if there is one.
 pub(crate) fn page_end(bracket: &str, next: Option<&str>) -> String {
     let next = next.map_or_else(String::new, |next| format!(",\"next\":{}", json!(next)));
     format!("{bracket}{next}}}\n")
@@ -177,7 +177,7 @@ impl Write for TextLen {
     }
 }
 
-/// A buffer of bytes as the end of a text.
+/// A byte buffer as the end of a text.
 struct TextOut<'a>(&'a mut Vec<u8>);
 
 impl Write for TextOut<'_> {

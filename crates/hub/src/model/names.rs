@@ -1,4 +1,4 @@
-//! Names of topics.
+//! Topic names.
 
 use sinews_server::{InvalidTopic, TopicName, TopicPattern};
 
@@ -21,12 +21,12 @@ pub(crate) const NAME_MAX: usize = 250;
 /// The error for a publication to a pattern.
 pub(crate) const PUBLISHES_TO_PATTERN: &str = "wildcards are for subscriptions: name one topic";
 
-/// Whether a part of the name is a wildcard.
+/// Whether a part in the name is a wildcard.
 pub(crate) fn is_pattern(name: &str) -> bool {
     TopicName::parse(name) == Err(InvalidTopic::Wildcard)
 }
 
-/// Checks the topic name of a publication.
+/// Checks a publication's topic name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if is_pattern(name) {
         return Err(PUBLISHES_TO_PATTERN.to_owned());
@@ -34,8 +34,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     check_subscription(name)
 }
 
-/// Checks a pattern of a setting. A part such as `*x` is an ordinary part of a name, and in a setting a mistake: it matches the topic
-/// with this name only.
+/// Checks a pattern of a setting. A part such as `*x` is an ordinary name part, and in a setting a mistake: it matches
+/// the topic with this name only.
 ///
 /// # Errors
 /// [`HubErrorKind::Pattern`], with the reason why no topic, or no topic but one that is called like the pattern, matches.
@@ -57,7 +57,7 @@ pub fn check_pattern(pattern: &str) -> Result<(), HubError> {
     }
 }
 
-/// Checks the topic name or pattern of a subscription.
+/// Checks a subscription's topic name or pattern.
 pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control) {
         return Err(format!("a topic's name has 1 to {NAME_MAX} bytes and no control characters"));
@@ -68,7 +68,7 @@ pub(crate) fn check_subscription(name: &str) -> Result<(), String> {
     match TopicPattern::parse(name) {
         Ok(_) => Ok(()),
         Err(InvalidTopic::Wildcard) => Err("the wildcard > is valid at the end of a pattern only".to_owned()),
-        // The other rules of a name were checked.
+        // The other name rules were checked.
         Err(_) => Err("a topic's name has an empty part between its dots".to_owned()),
     }
 }

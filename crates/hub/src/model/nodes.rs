@@ -1,4 +1,4 @@
-//! The other nodes of a cluster, as topics use them.
+//! The other nodes in a cluster, as topics use them.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::stable_hash::{fnv, mix};
 
-/// The other nodes of a cluster.
+/// The other nodes in a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
     /// publisher. One connection may be excluded. If it goes to all, nodes without subscribers receive it too.
     fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool);
 
-    /// Requests the last event of a cache channel, unless this node knows it: it has retained an event at that time, if any,
+    /// Requests a cache channel's last event, unless this node knows it: it has retained an event at that time, if any,
     /// and nodes retain events for this long. The event is delivered as if it were published now. Returns whether it is
     /// requested.
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool;
@@ -35,25 +35,25 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Whether the other nodes can be reached.
     fn is_connected(&self) -> bool;
 
-    /// The id of this node.
+    /// Returns this node's id.
     fn id(&self) -> String;
 
-    /// The nodes that report the state of topics to the application.
+    /// Returns the nodes that report topic states to the application.
     fn reporting(&self) -> ReportingNodes;
 
-    /// Announces the part of this node in these reports.
+    /// Announces this node's part in these reports.
     fn set_report_role(&self, role: ReportRole);
 }
 
-/// A publication in a message of a node of the cluster.
+/// A publication in a message from a cluster node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodePublicationId {
     pub(crate) node: u128,
     /// When the process started.
     pub(crate) start: u64,
-    /// Counts the messages of the process.
+    /// Counts the process's messages.
     pub(crate) number: u64,
-    /// Counts the publications of the message.
+    /// Counts the message's publications.
     pub(crate) index: u64,
 }
 
@@ -65,7 +65,7 @@ impl NodePublicationId {
     }
 }
 
-/// The part of a node in reports of the state of topics.
+/// A node's part in reports about topic states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ReportRole {
@@ -79,18 +79,18 @@ pub(crate) enum ReportRole {
     None,
 }
 
-/// The nodes of a cluster that report the state of topics.
+/// The nodes in a cluster that report topic states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportingNodes {
-    /// The id of this node.
+    /// This node's id.
     pub(crate) own: u128,
-    /// The ids of the reporters; this node may be one of them.
+    /// The reporters' ids; this node may be one of them.
     pub(crate) reporters: Vec<u128>,
     /// This node has been connected for long enough to know the presence of all nodes.
     pub(crate) is_settled: bool,
     /// A candidate has started earlier than this node.
     pub(crate) has_older_candidate: bool,
-    /// This node does not know the state of the other nodes, because of an outage of the broker.
+    /// This node does not know the other nodes' state, because of a broker outage.
     pub(crate) is_cut_off: bool,
     /// Nodes that have died since the last call.
     pub(crate) dead: Vec<u128>,
@@ -103,7 +103,7 @@ impl ReportingNodes {
     }
 }
 
-/// Weight of a node for a topic: rendezvous hashing.
+/// Returns a node's weight for a topic: rendezvous hashing.
 fn weight(node: u128, topic: &str) -> u64 {
     mix(fnv(node.to_le_bytes().into_iter().chain(topic.bytes())))
 }

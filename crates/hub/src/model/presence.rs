@@ -1,4 +1,4 @@
-//! Presence of topics as messages of the protocol.
+//! Topic presence as protocol messages.
 
 use std::fmt::Write;
 
@@ -9,20 +9,20 @@ use sinews_server::{Context, Member, PresenceCount, PresencePart, PresenceUpdate
 
 use crate::model::push_json;
 
-/// Maximum number of members in one message: a page has at most 400 KB, however long the ids and infos are.
+/// Maximum members in one message: a page has at most 400 KB, however long the ids and infos are.
 pub(crate) const PAGE_MAX: usize = 256;
 
-/// The number of subscribers of a topic by its name, and of their changes.
+/// Returns the message with a topic's subscriber count by its name, and the number of their changes.
 pub(crate) fn presence_message(topic: &str, presence: PresenceCount) -> Value {
     json!({ "op": "presence", "topic": topic, "subscribers": presence.connections, "at": presence.version })
 }
 
-/// The messages of an update, each with at most [`PAGE_MAX`] changed members.
+/// Returns the messages of an update, each with at most [`PAGE_MAX`] changed members.
 pub(crate) fn update_messages(update: &PresenceUpdate) -> impl Iterator<Item = String> {
     update.parts(PAGE_MAX).map(|part| update_message(update, &part))
 }
 
-/// The message of a part. It is written without a `Value`: a large topic has thousands of changed members.
+/// Encodes the message of a part. It is written without a `Value`: a large topic has thousands of changed members.
 fn update_message(update: &PresenceUpdate, part: &PresencePart<'_>) -> String {
     let mut text = String::from("{\"op\":\"presence\",\"topic\":");
     push_json(&mut text, update.topic());
@@ -87,7 +87,7 @@ pub(crate) fn with_members(message: &Value, members: Option<&[u8]>) -> String {
     text
 }
 
-/// Encodes a list of members with the numbers of their connections. It is written without a `Value`, as updates are.
+/// Encodes a list of members with their connection counts. It is written without a `Value`, as updates are.
 pub(crate) fn encode_members(members: &[(Member, usize)]) -> Bytes {
     let mut text = String::new();
     push_list(&mut text, members.iter(), |text, (member, connections)| {

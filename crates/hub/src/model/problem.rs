@@ -1,8 +1,8 @@
-//! Errors of requests, and their codes.
+//! Request errors, and their codes.
 
 use serde_json::{Value, json};
 
-/// An error of a request.
+/// A request error.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Problem {
     pub(crate) code: u16,
@@ -27,13 +27,13 @@ pub(crate) mod code {
     pub(crate) const NOT_SUBSCRIBED: u16 = 409;
     /// The topic has no history, or the stream was deleted.
     pub(crate) const GONE: u16 = 410;
-    /// The condition of a write of a key is not met.
+    /// A key write's condition is not met.
     pub(crate) const CONDITION: u16 = 412;
     /// A message or batch exceeds a limit.
     pub(crate) const TOO_LARGE: u16 = 413;
     /// An invalid topic name or pattern, or a pattern where a topic name is required.
     pub(crate) const TOPIC: u16 = 422;
-    /// More subscriptions than the limit of a connection.
+    /// More subscriptions than a connection's limit.
     pub(crate) const TOO_MANY: u16 = 429;
     /// The log or the broker has failed, or its queue is full.
     pub(crate) const STORE: u16 = 503;

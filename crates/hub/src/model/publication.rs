@@ -27,20 +27,20 @@ pub(crate) enum PublicationOrigin {
     /// A client or a backend of this process.
     #[default]
     Local,
-    /// The stream of a durable topic, which has assigned the position.
+    /// A durable topic's stream, which has assigned the position.
     Stream,
-    /// Another node of the cluster.
+    /// Another node in the cluster.
     Node(NodePublicationId),
-    /// The predecessor process, which waits for the position of some publications, and has delivered the others.
+    /// The predecessor process, which waits for some publications' positions, and has delivered the others.
     Predecessor { awaits: bool },
     /// The successor process.
     Successor,
 }
 
-/// The sender of a publication.
+/// A publication's sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PublicationSender {
-    /// The socket of the client of an app that has published.
+    /// The socket of an app's client that has published.
     pub(crate) socket: Option<u128>,
     /// The connection that does not receive the publication, in this process or in another one.
     pub(crate) exclude: Option<ConnectionId>,
@@ -102,7 +102,7 @@ impl WaitingPublication {
 pub(crate) enum PublishedContent<'a> {
     /// Any content, and its event.
     Message(&'a MessageContent, OnceCell<Event<'a>>),
-    /// An event of an app's server, and its content.
+    /// An event from an app's server, and its content.
     Event(Event<'a>, OnceCell<MessageContent>),
 }
 
@@ -113,8 +113,8 @@ impl<'a> From<&'a MessageContent> for PublishedContent<'a> {
 }
 
 impl<'a> PublishedContent<'a> {
-    /// An event of an app's server: its data is the JSON of a string, as received. With a user, its channel is that of the
-    /// user.
+    /// Creates an event from an app's server: its data is the JSON of a string, as received. With a user, its channel
+    /// is the user's.
     pub(crate) fn from_server(
         name: &'a str,
         data: &'a str,
@@ -132,8 +132,8 @@ impl<'a> PublishedContent<'a> {
         }
     }
 
-    /// Returns the socket that does not receive an event of an app's server. Publications of other protocols exclude none, and are
-    /// not parsed.
+    /// Returns the socket that does not receive an event from an app's server. Publications by other protocols exclude
+    /// none, and are not parsed.
     pub(crate) fn excluded_socket(&self) -> Option<u128> {
         match self {
             Self::Message(MessageContent::Event(_), _) | Self::Event(..) => self.event().socket_id,

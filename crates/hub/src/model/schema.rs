@@ -1,11 +1,11 @@
-//! Schemas of JSON, and their derivation from the structs that serde reads and writes.
+//! JSON schemas, and their derivation from the structs that serde reads and writes.
 
 use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Schema of JSON.
+/// A JSON schema.
 #[derive(Clone, Copy)]
 pub(crate) enum Schema {
     Text,
@@ -75,7 +75,7 @@ describe! {
     Any: &RawValue, Map<String, Value>;
 }
 
-/// Declares structs, whose schema has the doc comments of the fields as descriptions. Of the fields in `one_of`, exactly one is
+/// Declares structs, whose schema has the fields' doc comments as descriptions. Exactly one field in `one_of` is
 /// required.
 macro_rules! described {
     ($(
@@ -104,7 +104,7 @@ macro_rules! described {
     )+};
 }
 
-/// Declares bodies of requests: structs that reject unknown fields.
+/// Declares request bodies: structs that reject unknown fields.
 macro_rules! requests {
     ($($(one_of[$($choice:ident),+])? struct $name:ident $(<$lifetime:lifetime>)? { $($fields:tt)+ })+) => {
         crate::model::schema::described! {$(

@@ -1,4 +1,4 @@
-//! The text of a socket id, by which the clients of an app know a connection: digits, a dot, digits.
+//! A socket id's text, by which an app's clients know a connection: digits, a dot, digits.
 
 /// Encodes a socket id.
 pub(crate) fn socket_id_text(id: u128) -> String {

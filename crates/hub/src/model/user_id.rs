@@ -1,4 +1,4 @@
-//! Ids of users, which applications send as strings or as numbers.
+//! User ids, which applications send as strings or as numbers.
 
 use serde_json::Number;
 use serde_json::value::RawValue;
@@ -6,10 +6,10 @@ use sinews_server::Member;
 
 use crate::model::push_json;
 
-/// Begins the info of a member whose id is a number. JSON ignores white space, so all readers of the info see the same.
+/// Begins a member's info if its id is a number. JSON ignores white space, so all readers see the same info.
 const NUMBER_MARK: char = ' ';
 
-/// Id of a user. A number and the string of its digits are the same user: only the form in messages differs.
+/// A user's id. A number and the string of its digits are the same user: only the form in messages differs.
 pub(crate) struct UserId {
     pub(crate) text: String,
     is_number: bool,
@@ -26,8 +26,8 @@ impl UserId {
         }
     }
 
-    /// The info of the member from its JSON. The mark of a number is omitted if it would exceed the maximum size of an
-    /// info: such a member has a string in messages.
+    /// Returns the member's info from its JSON. The mark of a number is omitted if it would exceed the maximum info
+    /// size: such a member has a string in messages.
     pub(crate) fn info(&self, info: Option<&RawValue>) -> String {
         let info = info.map_or("", RawValue::get);
         let mut marked = String::with_capacity(info.len() + 1);
@@ -39,7 +39,7 @@ impl UserId {
     }
 }
 
-/// Whether the text is a number that each reader of JSON writes in this form.
+/// Whether the text is a number that each JSON reader writes in this form.
 fn is_number(id: &str) -> bool {
     serde_json::from_str::<Number>(id).is_ok_and(|number| number.to_string() == id)
 }
@@ -49,12 +49,12 @@ pub(crate) fn may_be_number(id: &str) -> bool {
     id.starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
-/// Whether the info is of a member whose id is a number.
+/// Whether the info belongs to a member whose id is a number.
 pub(crate) fn has_number_id(info: &[u8]) -> bool {
     info.first() == Some(&(NUMBER_MARK as u8))
 }
 
-/// Appends the JSON of an id in the form in which the application has sent it.
+/// Appends an id's JSON in the form in which the application has sent it.
 pub(crate) fn push_user_id(text: &mut String, id: &str, has_number_id: bool) {
     // Other nodes have sent the info.
     if has_number_id && is_number(id) {

@@ -1,8 +1,8 @@
-//! Public addresses: those that the registries of special-purpose addresses (RFC 6890) do not list.
+//! Public addresses: those that the special-purpose address registries (RFC 6890) do not list.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Networks that are private, local, reserved or multicast: the address, and the length of the prefix in bits.
+/// Networks that are private, local, reserved or multicast: the address, and the prefix length in bits.
 const IPV4: [([u8; 4], u32); 15] = [
     ([0, 0, 0, 0], 8),
     ([10, 0, 0, 0], 8),

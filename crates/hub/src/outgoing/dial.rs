@@ -1,5 +1,5 @@
-//! Connections to the first of several addresses that answers (RFC 8305, "happy eyeballs"): hooks, webhooks, key sets, and
-//! the broker of a cluster.
+//! Connections to the first of several addresses that answers (RFC 8305, "happy eyeballs"): hooks, webhooks, key sets,
+//! and a cluster's broker.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -23,8 +23,8 @@ const STAGGER: Duration = Duration::from_millis(250);
 /// Most addresses that are tried: the last attempt begins after 4 s.
 const ADDRESSES_MAX: usize = 16;
 
-/// Returns addresses in the order in which to try them: both families alternate, beginning with the family of the first,
-/// each in the order of the system (RFC 8305 section 4).
+/// Returns addresses in the order in which to try them: both families alternate, beginning with the family of the
+/// first, each in the system's order (RFC 8305 section 4).
 pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut found = found.into_iter().peekable();
     let first_is_v4 = found.peek().is_some_and(SocketAddr::is_ipv4);
@@ -36,7 +36,7 @@ pub(crate) fn ordered(found: impl IntoIterator<Item = SocketAddr>) -> Vec<Socket
     ordered
 }
 
-/// Returns the addresses of `host:port`, in the order in which to try them.
+/// Returns the addresses for `host:port`, in the order in which to try them.
 ///
 /// # Errors
 /// The resolver's.
@@ -58,7 +58,7 @@ pub(crate) async fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
     spawn_blocking(lookup).await.map_err(io::Error::other)?
 }
 
-/// Lookups of this process: threads of the pool remain for files.
+/// This process's lookups: pool threads remain for files.
 static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
 
 /// The addresses of one name. Connections that are opened at the same time share a lookup, so that a name whose servers do not
@@ -74,7 +74,7 @@ struct EndedLookup {
 }
 
 impl NameLookup {
-    /// Prepares the lookups of `host:port`.
+    /// Prepares the lookups for `host:port`.
     pub(crate) fn new(name: String) -> Self {
         Self { name, last: Mutex::default() }
     }
@@ -153,7 +153,7 @@ pub(crate) fn name_addresses(name: &str, addresses: &[SocketAddr]) {
     tests::NAMES.lock().insert(name.to_owned(), addresses.to_vec());
 }
 
-/// An address that never answers a connection, for tests: its queue of connections is full.
+/// An address that never answers a connection, for tests: its connection queue is full.
 #[cfg(test)]
 pub(crate) struct SilentAddress {
     pub(crate) address: SocketAddr,

@@ -1,4 +1,4 @@
-//! The HTTP client of hooks, webhooks and key sets: connections, TLS, limits of answers, and signatures.
+//! The HTTP client for hooks, webhooks and key sets: connections, TLS, answer limits, and signatures.
 
 use std::fmt::Write as _;
 use std::io;
@@ -29,20 +29,20 @@ use crate::outgoing::addresses::is_public;
 use crate::outgoing::dial::{self, NameLookup};
 use crate::outgoing::options::HookUrl;
 
-/// How to permit addresses that are not public. Only webhooks of apps need it.
+/// How to permit addresses that are not public. Only app webhooks need it.
 pub(crate) const PERMIT_PRIVATE: &str = "set webhook_private to permit it";
 
-/// Header with the signature of a request.
+/// Header with a request's signature.
 pub(crate) const SIGNATURE: &str = "sinews-signature";
 
-/// Maximum size of an answer in bytes.
+/// Maximum answer size in bytes.
 const ANSWER_MAX: usize = 1 << 20;
 
-/// Time after which an idle connection to the application is not used again: less than the keep-alive time of common
-/// servers (2 s and more), so that a request seldom meets a connection that the application is closing.
+/// Time after which an idle connection to the application is not used again: less than common servers' keep-alive time
+/// (2 s and more), so that a request seldom meets a connection that the application is closing.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// Idle connections of one URL.
+/// Idle connections for one URL.
 const IDLE_CONNECTIONS_MAX: usize = 64;
 
 /// Failed request.
@@ -61,7 +61,7 @@ impl HttpError {
     }
 }
 
-/// The client of one URL, with its idle connections.
+/// The client for one URL, with its idle connections.
 pub(crate) struct HttpClient {
     url: HookUrl,
     tls: Option<TlsConnector>,
@@ -69,7 +69,7 @@ pub(crate) struct HttpClient {
     idle: Mutex<Vec<(SendRequest<Full<Bytes>>, Instant)>>,
 }
 
-/// The value of `Sinews-Signature`: the time, and the HMAC-SHA256 of the time, a dot and the body.
+/// Returns the value of `Sinews-Signature`: the time, and the HMAC-SHA256 of the time, a dot and the body.
 pub(crate) fn signature(key: &hmac::Key, body: &[u8]) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut context = hmac::Context::with_key(key);
@@ -92,7 +92,7 @@ pub(crate) fn tls_connector(roots: Option<&[CertificateDer<'static>]>) -> Result
     client_config(roots).map(|config| TlsConnector::from(Arc::new(config)))
 }
 
-/// The certificates of a text in PEM.
+/// Reads the certificates in a PEM text.
 ///
 /// # Errors
 /// The text has no certificate, or an invalid one.
@@ -106,7 +106,7 @@ pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'sta
     Ok(roots)
 }
 
-/// The options of TLS that trusts these certificates; `None` for those that the system trusts.
+/// Creates the options of TLS that trusts these certificates; `None` for those that the system trusts.
 ///
 /// # Errors
 /// No certificate is trusted.
@@ -137,7 +137,7 @@ pub(crate) fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result
 const ACCEPTED: &str = "application/json, application/jwk-set+json";
 
 impl HttpClient {
-    /// Creates a client of a URL, with the TLS that it needs if its scheme is `https`.
+    /// Creates a client for a URL, with the TLS that it needs if its scheme is `https`.
     pub(crate) fn new(url: HookUrl, tls: Option<TlsConnector>) -> Self {
         // An IPv6 address has brackets.
         let HookUrl { host, port, .. } = &url;
@@ -169,7 +169,7 @@ impl HttpClient {
         timeout(limit, self.send(method, body, headers)).await.unwrap_or_else(late)
     }
 
-    /// Sends a request; returns the status and the body of the answer, of at most 1 MiB. Redirects are not followed. `headers`
+    /// Sends a request; returns the answer's status and body, of at most 1 MiB. Redirects are not followed. `headers`
     /// adds to the headers of all requests when there is a connection.
     pub(crate) async fn send(
         &self,
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// Regression of a webhook that reaches services of the server's own network (pusher.md 10.8).
+    /// Regression: a webhook reaches services of the server's own network (pusher.md 10.8).
     #[test]
     fn pusher_10_8_name_of_a_local_address_is_not_connected_to() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Options of hooks.
+//! Hook options.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::error::{HubError, HubErrorKind};
 use crate::outgoing::addresses::is_public;
 use crate::outgoing::http::{PERMIT_PRIVATE, trusted_certificates};
 
-/// Hooks: the URLs of the application, and the limits of the requests.
+/// Hooks: the application's URLs, and the request limits.
 ///
-/// The URLs here are the defaults of all topics; a [`Namespace`](crate::Namespace) may have others for its topics.
+/// The URLs here are the defaults for all topics; a [`Namespace`](crate::Namespace) may have others for its topics.
 #[derive(Clone)]
 pub struct HookOptions {
     pub(crate) connect: Option<String>,
@@ -37,9 +37,9 @@ pub struct HookOptions {
     pub(crate) roots: Option<Vec<CertificateDer<'static>>>,
 }
 
-/// What happens if the application does not answer a hook: it cannot be reached, answers with an error or too late, or too
-/// many requests wait. A status that a client can cause (400 to 499 except 408, 425 and 429) always rejects: otherwise a client
-/// could choose not to be examined, for example by the size of a message.
+/// What happens if the application does not answer a hook: it cannot be reached, answers with an error or too late, or
+/// too many requests wait. A status that a client can cause (400 to 499 except 408, 425 and 429) always rejects:
+/// otherwise a client could choose not to be examined, for example by a message's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HookFailure {
@@ -50,7 +50,7 @@ pub enum HookFailure {
     Open,
 }
 
-/// The hook of a namespace.
+/// A namespace's hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HookTarget {
@@ -93,13 +93,13 @@ impl fmt::Debug for HookOptions {
 /// Maximum timeout: a connection reads nothing meanwhile, also no pong.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30);
 
-/// Maximum number of requests at a time: each takes a socket.
+/// Maximum requests at a time: each takes a socket.
 const CONCURRENCY_MAX: usize = 4_096;
 
-/// Maximum number of forwarded headers.
+/// Maximum forwarded headers.
 const HEADERS_MAX: usize = 32;
 
-/// Minimum length of the signing key in bytes: the length of the hash.
+/// Minimum signing key length in bytes: the length of the hash.
 const SIGNING_KEY_MIN: usize = 32;
 
 impl HookOptions {
@@ -131,14 +131,14 @@ impl HookOptions {
         self
     }
 
-    /// Sets the URL that decides about publications and writes of keys. Default: the token decides.
+    /// Sets the URL that decides about publications and key writes. Default: the token decides.
     #[must_use]
     pub fn with_publish(mut self, url: impl Into<String>) -> Self {
         self.publish = Some(url.into());
         self
     }
 
-    /// Sets the URL that answers calls of clients. Default: calls are rejected with 404.
+    /// Sets the URL that answers client calls. Default: calls are rejected with 404.
     #[must_use]
     pub fn with_rpc(mut self, url: impl Into<String>) -> Self {
         self.rpc = Some(url.into());
@@ -159,7 +159,7 @@ impl HookOptions {
         self
     }
 
-    /// Sets the maximum number of requests of one hook to one URL at a time, 1 to 4,096. Default: 64, as many as small
+    /// Sets the maximum number of requests by one hook to one URL at a time, 1 to 4,096. Default: 64, as many as small
     /// applications handle.
     #[must_use]
     pub fn with_concurrency(mut self, requests: usize) -> Self {
@@ -167,8 +167,8 @@ impl HookOptions {
         self
     }
 
-    /// Sets the maximum number of requests of one hook to one URL that wait, at least 1; further ones fail. So do those with
-    /// which the memory of the requests that wait or are in progress would exceed 64 MiB. Default: 1,024.
+    /// Sets the maximum number of requests by one hook to one URL that wait, at least 1; further ones fail. So do
+    /// requests with which the memory of all that wait or are in progress would exceed 64 MiB. Default: 1,024.
     #[must_use]
     pub fn with_queue(mut self, requests: usize) -> Self {
         self.queue = requests;
@@ -190,7 +190,7 @@ impl HookOptions {
         self
     }
 
-    /// Sets the headers of the WebSocket's handshake that requests repeat, at most 32. Default: none.
+    /// Sets the headers in the WebSocket's handshake that requests repeat, at most 32. Default: none.
     ///
     /// # Errors
     /// [`HubErrorKind::Setting`]: a name is no name of a header, or one that the request itself has, or there are too many.
@@ -212,9 +212,9 @@ impl HookOptions {
         Ok(self)
     }
 
-    /// Sets the circuit breaker of each URL: after this number of failures in a row, at least 1, requests fail at once for
-    /// this time; then one request is tried. A status that a client can cause (400 to 499 except 408, 425 and 429) is an
-    /// answer. Default: 10 failures, 10 s.
+    /// Sets each URL's circuit breaker: after this number of failures in a row, at least 1, requests fail at once for
+    /// this time; then one request is tried. A status that a client can cause (400 to 499 except 408, 425 and 429) is
+    /// an answer. Default: 10 failures, 10 s.
     #[must_use]
     pub fn with_circuit(mut self, failures: u32, time: Duration) -> Self {
         (self.circuit_failures, self.circuit_open_time) = (failures, time);
@@ -222,9 +222,9 @@ impl HookOptions {
     }
 
     /// Limits the calls (`rpc`) a second without a topic, or with a topic whose namespace has no
-    /// [rate](crate::Namespace::with_call_rate): of one connection, and of one user on this node over all connections and plain
-    /// HTTP requests; as many at once after an idle time. The plain HTTP calls of a user also share one rate of a connection.
-    /// Further calls are rejected with 429. Default: 200 and 1,000.
+    /// [rate](crate::Namespace::with_call_rate): of one connection, and of one user on this node over all connections
+    /// and plain HTTP requests; as many at once after an idle time. A user's plain HTTP calls also share one rate of a
+    /// connection. Further calls are rejected with 429. Default: 200 and 1,000.
     #[must_use]
     pub fn with_call_rates(mut self, connection: u32, user: u32) -> Self {
         self.call_rates = [connection, user];
@@ -240,7 +240,7 @@ impl HookOptions {
         Ok(self)
     }
 
-    /// The URLs of all topics.
+    /// Returns the URLs of all topics.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &str> {
         let urls = [&self.connect, &self.refresh, &self.subscribe, &self.publish, &self.rpc];
         urls.into_iter().flatten().map(String::as_str)
@@ -276,7 +276,7 @@ impl HookOptions {
     }
 }
 
-/// A URL of the application.
+/// An application URL.
 #[derive(Clone, Debug)]
 pub(crate) struct HookUrl {
     pub(crate) is_tls: bool,
@@ -285,12 +285,12 @@ pub(crate) struct HookUrl {
     /// Whether requests go to public addresses only.
     pub(crate) is_public_only: bool,
     pub(crate) port: u16,
-    /// The value of `Host`.
+    /// The `Host` value.
     pub(crate) authority: HeaderValue,
     pub(crate) path: Uri,
 }
 
-/// Parses the URL of a hook.
+/// Parses a hook's URL.
 ///
 /// # Errors
 /// As [`HookUrl::parse`].
@@ -298,7 +298,7 @@ pub(crate) fn parse_url(url: &str) -> Result<HookUrl, HubError> {
     HookUrl::parse(HOOK_URL, url)
 }
 
-/// Names the URL of a hook in errors.
+/// Names a hook's URL in errors.
 const HOOK_URL: &str = "the URL of a hook";
 
 impl HookUrl {
@@ -345,7 +345,7 @@ impl HookUrl {
     /// Rejects private and local addresses: of the host now, of its name when a connection is opened.
     ///
     /// # Errors
-    /// The fault, with the name of the URL.
+    /// The fault, with the URL's name.
     pub(crate) fn public_only(mut self, name: &str) -> Result<Self, HubError> {
         self.is_public_only = true;
         if self.host.parse().is_ok_and(|address| !is_public(address)) {

@@ -19,7 +19,7 @@ pub(crate) use self::{
     AbsentWebhook as WebhookOptions, AbsentWebhooks as Webhooks,
 };
 
-/// The webhooks of a hub: none.
+/// A hub's webhooks: none.
 #[derive(Debug, Default)]
 pub(crate) struct AbsentWebhooks;
 
@@ -58,7 +58,7 @@ impl EventSink for AbsentWebhooks {
 /// A webhook of the application.
 pub(crate) enum AbsentWebhook {}
 
-/// Where the events of a webhook go.
+/// Where a webhook's events go.
 pub(crate) enum AbsentTarget {}
 
 pub(crate) fn targets(_options: &[AbsentWebhook]) -> Result<Vec<AbsentTarget>, HubError> {

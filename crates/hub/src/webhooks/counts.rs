@@ -1,4 +1,4 @@
-//! Numbers of subscribers of topics, and when to report them.
+//! Topics' subscriber counts, and when to report them.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use crate::model::events::EventDetail;
 
-/// Number of subscribers up to which each change is reported.
+/// Subscriber count up to which each change is reported.
 const EACH_MAX: usize = 100;
 
-/// Interval between two reports of a topic with more subscribers.
+/// Interval between two reports about a topic with more subscribers.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The reported numbers of subscribers.
+/// The reported subscriber counts.
 #[derive(Debug, Default)]
 pub(super) struct SubscriberCounts {
     topics: HashMap<Arc<str>, SubscriberCount>,
-    /// The next reports of topics that have changed.
+    /// The next reports about topics that have changed.
     due: BinaryHeap<Reverse<(Instant, Arc<str>)>>,
 }
 
@@ -31,8 +31,8 @@ struct SubscriberCount {
 }
 
 impl SubscriberCounts {
-    /// Applies the present number of a topic's subscribers. If it `has_changed`, an unknown topic without subscribers had one for
-    /// a moment.
+    /// Applies a topic's present subscriber count. If it `has_changed`, an unknown topic without subscribers had one
+    /// for a moment.
     pub(super) fn apply(
         &mut self,
         topic: &Arc<str>,

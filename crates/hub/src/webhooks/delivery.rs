@@ -1,4 +1,4 @@
-//! Deliveries of a webhook: one request at a time, in the order of the events.
+//! A webhook's deliveries: one request at a time, in event order.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::encoder::EventBatch;
 use super::options::WebhookTarget;
 use super::queue::{NextBatch, TakenEvents, WebhookQueue, backoff};
 
-/// Delivers the events of a webhook until it is closed.
+/// Delivers a webhook's events until it is closed.
 pub(super) async fn run(receiver: Arc<WebhookQueue>) {
     // Failed attempts since the last success, also of former batches: an unreachable application gets few requests.
     let mut failures = 0;
@@ -38,8 +38,8 @@ pub(super) async fn run(receiver: Arc<WebhookQueue>) {
     receiver.end();
 }
 
-/// Sends events until the application has accepted or rejected them, or they are too old. Of rejected events, it sends the
-/// halves: one event of a client, such as a message that the application finds too large, takes no others with it.
+/// Sends events until the application has accepted or rejected them, or they are too old. It sends rejected events
+/// again in halves: one client event, such as a message that the application finds too large, takes no others with it.
 async fn send(receiver: &WebhookQueue, taken: TakenEvents, failures: &mut u32) {
     // The next batch is the last one.
     let mut batches = vec![taken];
@@ -64,7 +64,7 @@ async fn send(receiver: &WebhookQueue, taken: TakenEvents, failures: &mut u32) {
     }
 }
 
-/// The end of the attempts to send a batch.
+/// The result of the attempts to send a batch.
 enum BatchResult {
     Accepted,
     /// The application has rejected the events; to send them again would not help.
@@ -75,7 +75,7 @@ enum BatchResult {
 
 async fn send_batch(receiver: &WebhookQueue, taken: &TakenEvents, failures: &mut u32) -> BatchResult {
     let mut id = [0; 16];
-    // Without random numbers, the ids of the events still distinguish the requests.
+    // Without random numbers, the event ids still distinguish the requests.
     let _ = SystemRandom::new().fill(&mut id);
     let id = format!("{:032x}", u128::from_be_bytes(id));
     let batch = EventBatch { id: &id, events: &taken.events, lost: taken.lost };
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::outgoing::dial::answer_behind_silent_address;
 
-    /// A name with several addresses, of which the first never answers.
+    /// A name with several addresses; the first never answers.
     #[test]
     fn silent_address_of_the_name_does_not_delay_a_webhook_to_its_timeout() {
         let (_silent, answering) = answer_behind_silent_address("webhook.invalid:80", "{}");

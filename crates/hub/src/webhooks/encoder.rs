@@ -1,4 +1,4 @@
-//! The form of requests: body and signature.
+//! The request form: body and signature.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::model::events::{ClosedConnection, EventContent, EventDetail};
 use crate::model::presence;
 use crate::outgoing::http::{SIGNATURE, signature};
 
-/// The events of one request.
+/// One request's events.
 #[derive(Debug)]
 pub(crate) struct EventBatch<'a> {
-    /// The id of the request, the same in all attempts.
+    /// The request's id, the same in all attempts.
     pub(crate) id: &'a str,
     pub(crate) events: &'a [Arc<WebhookEvent>],
     /// Events that were lost since the last request that the application has accepted.
     pub(crate) lost: u64,
 }
 
-/// Makes the requests of a webhook.
+/// Makes a webhook's requests.
 pub(crate) trait WebhookEncoder: fmt::Debug + Send + Sync {
-    /// The body of a request, in JSON; the same in all attempts.
+    /// Returns a request's body, in JSON; the same in all attempts.
     fn body(&self, batch: &EventBatch<'_>) -> Bytes;
 
-    /// The headers of one attempt besides the type of the content: the signature of the body, and others.
+    /// Returns the headers of one attempt besides the content type: the body's signature, and others.
     fn headers(&self, id: &str, body: &[u8]) -> Vec<(HeaderName, HeaderValue)>;
 }
 
@@ -116,7 +116,7 @@ fn push_event(text: &mut String, event: &WebhookEvent) {
     }
 }
 
-/// The field of the content, in JSON.
+/// Encodes the field of the content, in JSON.
 fn field(content: &EventContent) -> String {
     match content {
         EventContent::Text(text) => format!("\"data\":{}", json!(String::from_utf8_lossy(text))),

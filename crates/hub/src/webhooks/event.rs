@@ -1,4 +1,4 @@
-//! Events of webhooks.
+//! Webhook events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,14 +10,14 @@ use crate::model::events::EventDetail;
 /// An event, with an id that it retains in all retries and for all webhooks.
 #[derive(Debug)]
 pub(crate) struct WebhookEvent {
-    /// Random number of the process, and the number of the event.
+    /// The process's random number, and the event's number.
     pub(crate) id: (u64, u64),
     /// Milliseconds since 1970.
     pub(crate) time: u64,
     pub(crate) detail: EventDetail,
 }
 
-/// Numbers the events of a process.
+/// Numbers a process's events.
 #[derive(Debug)]
 pub(super) struct EventNumbers {
     process: u64,

@@ -16,23 +16,23 @@ pub(crate) struct EventFilter {
 /// The topics whose events a webhook wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TopicSelection {
-    /// Topics of clients with these patterns. Empty: all of them.
+    /// Client topics with these patterns. Empty: all.
     Patterns(Vec<TopicPattern<'static>>),
-    /// Topics whose names begin with one of the prefixes, and end with one of the suffixes, if there are any; those that
-    /// begin with the other text have no number of subscribers.
+    /// Topics whose names begin with one of the prefixes, and end with one of the suffixes, if there are any; those
+    /// that begin with the other text have no subscriber count.
     Channels { prefixes: Vec<String>, suffixes: Vec<String>, uncounted: String },
 }
 
 impl EventFilter {
-    /// Events of these kinds; those of topics only of topics with these patterns. Empty: all.
+    /// Creates a filter for events of these kinds; topic events only of topics with these patterns. Empty: all.
     pub(crate) fn new(kinds: &[WebhookEventKind], topics: Vec<TopicPattern<'static>>) -> Self {
         let kinds = if kinds.is_empty() { &WebhookEventKind::ALL[..] } else { kinds };
         let kinds = bits(kinds) & !bits(&WebhookEventKind::OF_CHANNELS);
         Self { kinds, topics: TopicSelection::Patterns(topics) }
     }
 
-    /// Events of these kinds, of topics whose names begin with one of the prefixes, and end with one of the suffixes, if there
-    /// are any. The numbers of subscribers of topics that begin with `uncounted` are no events.
+    /// Creates a filter for events of these kinds, of topics whose names begin with one of the prefixes, and end with
+    /// one of the suffixes, if there are any. Subscriber counts of topics that begin with `uncounted` are no events.
     pub(crate) fn for_channels(
         kinds: &[WebhookEventKind],
         prefixes: Vec<String>,
@@ -42,7 +42,7 @@ impl EventFilter {
         Self { kinds: bits(kinds), topics: TopicSelection::Channels { prefixes, suffixes, uncounted } }
     }
 
-    /// Whether it wants the number of a topic's subscribers.
+    /// Whether it wants a topic's subscriber count.
     pub(super) fn counts(&self, topic: &str) -> bool {
         let is_counted = match &self.topics {
             TopicSelection::Patterns(_) => false,
@@ -55,7 +55,7 @@ impl EventFilter {
         self.kinds
     }
 
-    /// Whether the state of topics matters.
+    /// Whether topic states matter.
     pub(super) fn has_states(&self) -> bool {
         self.kinds & bits(&WebhookEventKind::STATES) != 0
     }

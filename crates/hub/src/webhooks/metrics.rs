@@ -1,4 +1,4 @@
-//! Metrics of webhooks.
+//! Webhook metrics.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use super::queue::WebhookQueue;
 
-/// Limits of the latency's buckets in seconds.
+/// Latency bucket limits in seconds.
 const BUCKETS: [f64; 9] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// Counters of one webhook.
+/// One webhook's counters.
 #[derive(Debug)]
 pub(super) struct WebhookMetrics {
     delivered: AtomicU64,
@@ -69,11 +69,11 @@ impl WebhookMetrics {
     }
 }
 
-/// The metrics of all webhooks, for `/metrics`. The names in the configuration are the labels.
+/// All webhooks' metrics, for `/metrics`. The names in the configuration are the labels.
 #[derive(Debug)]
 pub(crate) struct WebhookCollector {
     pub(super) receivers: Arc<[Arc<WebhookQueue>]>,
-    /// Number of nodes that report topics; `None` without a cluster.
+    /// How many nodes report topics; `None` without a cluster.
     pub(super) reporters: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct WebhookBacklog {
 }
 
 impl WebhookCollector {
-    /// The sums of the webhooks whose names begin with a prefix.
+    /// Returns the sums of the webhooks whose names begin with a prefix.
     pub(crate) fn backlog(&self, prefix: &str) -> WebhookBacklog {
         let receivers = self.receivers.iter().filter(|receiver| receiver.name().starts_with(prefix));
         receivers.fold(WebhookBacklog::default(), |sum, receiver| {
@@ -99,7 +99,7 @@ impl WebhookCollector {
         })
     }
 
-    /// The counts and the queue of each webhook, for the dashboard.
+    /// Returns each webhook's counts and queue, for the dashboard.
     pub(crate) fn report(&self) -> Value {
         let webhooks = self.receivers.iter().map(|receiver| {
             let (delivered, failed, dropped) = receiver.metrics.values();

@@ -1,4 +1,4 @@
-//! Options of webhooks.
+//! Webhook options.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::model::{check_pattern, parse_patterns};
 use crate::outgoing::http::{HttpClient, trusted_certificates};
 use crate::outgoing::options::HookUrl;
 
-/// Maximum number of webhooks: each is a label of metrics, and has a queue.
+/// Maximum webhooks: each is a metrics label, and has a queue.
 const WEBHOOKS_MAX: usize = 64;
 
 /// Maximum number of events in a request.
 const BATCH_MAX: usize = 1_000;
 
-/// Maximum number of events that wait for one webhook.
+/// Maximum events that wait for one webhook.
 const QUEUE_MAX: usize = 1_000_000;
 
 /// Maximum time for an answer.
@@ -30,16 +30,16 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Maximum delay of a batch, and maximum grace of an absence.
 const DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// Maximum time of retries.
+/// Maximum retry time.
 const RETRY_TIME_MAX: Duration = Duration::from_secs(86_400);
 
-/// Minimum length of a secret in bytes: the length of the hash.
+/// Minimum secret length in bytes: the length of the hash.
 const SECRET_MIN: usize = 32;
 
-/// Maximum length of a name in bytes.
+/// Maximum name length in bytes.
 const NAME_MAX: usize = 64;
 
-/// A webhook: a URL of the application that receives events.
+/// A webhook: an application URL that receives events.
 #[derive(Clone)]
 pub struct WebhookOptions {
     name: String,
@@ -52,14 +52,14 @@ pub struct WebhookOptions {
     roots: Option<Vec<CertificateDer<'static>>>,
 }
 
-/// Limits of the deliveries of a webhook.
+/// Limits of a webhook's deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeliveryLimits {
     /// Maximum number of events in a request.
     pub(crate) batch: usize,
     /// Time to wait for further events of a batch.
     pub(crate) delay: Duration,
-    /// Maximum number of events that wait.
+    /// Maximum events that wait.
     pub(crate) queue: usize,
     /// Time for an answer.
     pub(crate) timeout: Duration,
@@ -87,8 +87,8 @@ impl fmt::Debug for WebhookOptions {
 }
 
 impl WebhookOptions {
-    /// Creates a webhook for all events. The name is a label of metrics and a word of the log: 1 to 64 letters, digits, `-`,
-    /// `_` and `.`. The secret has at least 32 bytes (HMAC-SHA256).
+    /// Creates a webhook for all events. The name is a metrics label and a word in the log: 1 to 64 letters, digits,
+    /// `-`, `_` and `.`. The secret has at least 32 bytes (HMAC-SHA256).
     #[must_use]
     pub fn new(name: impl Into<String>, url: impl Into<String>, secret: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl WebhookOptions {
         self
     }
 
-    /// Limits the events of topics to topics with these patterns. Default, and for an empty list: all topics.
+    /// Limits topic events to topics with these patterns. Default, and for an empty list: all topics.
     #[must_use]
     pub fn with_topics<S: Into<String>>(mut self, patterns: impl IntoIterator<Item = S>) -> Self {
         self.topics = patterns.into_iter().map(Into::into).collect();
@@ -213,7 +213,7 @@ impl WebhookOptions {
         })
     }
 
-    /// The target of the deliveries.
+    /// Returns the target of the deliveries.
     ///
     /// # Errors
     /// The invalid option.
@@ -274,8 +274,8 @@ impl WebhookTarget {
         })
     }
 
-    /// A target with requests of another form. Its name is no valid name of [`WebhookOptions`]. A request has one event if
-    /// there are no batches, and otherwise as many as by default.
+    /// Creates a target with requests of another form. Its name is no valid name of [`WebhookOptions`]. A request has
+    /// one event if there are no batches, and otherwise as many as by default.
     ///
     /// # Errors
     /// No certificate is trusted.
@@ -305,7 +305,7 @@ impl WebhookTarget {
     }
 }
 
-/// The targets of webhooks.
+/// Returns the targets of webhooks.
 ///
 /// # Errors
 /// The invalid webhook: a name is not unique, or there are too many.

@@ -1,4 +1,4 @@
-//! The queue of a webhook: bounded, and independent of the deliveries.
+//! A webhook's queue: bounded, and independent of the deliveries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::options::WebhookTarget;
 /// events without messages at its default.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 
-/// Memory of the events of a request from which it takes no more, in bytes. One event may be larger.
+/// Memory of a request's events from which it takes no more, in bytes. One event may be larger.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A webhook with its queue.
@@ -52,7 +52,7 @@ struct WaitingEvent {
 #[derive(Debug)]
 pub(super) struct TakenEvents {
     pub(super) events: Vec<Arc<WebhookEvent>>,
-    /// When the first of them was queued.
+    /// When the first event was queued.
     pub(super) since: Instant,
     /// Events that were lost before.
     pub(super) lost: u64,
@@ -98,12 +98,12 @@ impl WebhookQueue {
         !self.has_begun.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes the end of the task.
+    /// Notes the task's end.
     pub(super) fn end(&self) {
         self.has_ended.send_replace(true);
     }
 
-    /// Completes at the end of the task.
+    /// Completes at the task's end.
     pub(super) async fn ended(&self) {
         if self.has_begun.load(Ordering::Acquire) {
             // The sender lives as long as this value.
@@ -162,7 +162,7 @@ impl WebhookQueue {
         NextBatch::Send(TakenEvents { events, since, lost: std::mem::take(&mut state.lost) })
     }
 
-    /// The number of lost events that the application does not know of; the caller reports it.
+    /// Returns the number of lost events that the application does not know of; the caller reports it.
     pub(super) fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.lock().lost)
     }
@@ -205,7 +205,7 @@ impl WebhookQueue {
         count
     }
 
-    /// Number of events that wait.
+    /// Returns the number of events that wait.
     pub(super) fn len(&self) -> usize {
         self.lock().events.len()
     }
@@ -215,8 +215,8 @@ impl WebhookQueue {
     }
 }
 
-/// Delay before an attempt after this number of failed ones: from half a second, doubled up to 30 s, less a random part
-/// of a quarter, so that nodes do not repeat at the same time.
+/// Returns the delay before an attempt after this number of failed ones: from half a second, doubled up to 30 s, less a
+/// random part of a quarter, so that nodes do not repeat at the same time.
 pub(super) fn backoff(failures: u32, random: u8) -> Duration {
     const FIRST: Duration = Duration::from_millis(500);
     const LAST: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
-//! Reports the state of topics: once, by one node of a cluster.
+//! Reports topic states: once, by one node of a cluster.
 //!
-//! Each node computes all changes, because it knows the presence of all nodes. Only the owner of a topic reports its
+//! Each node computes all changes, because it knows the presence of all nodes. Only a topic's owner reports its
 //! changes. The others retain them for a while: if the owner dies meanwhile, the next owner reports them.
 
 use std::collections::{HashSet, VecDeque};
@@ -15,32 +15,32 @@ use super::states::TopicStates;
 use crate::model::events::EventDetail;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
 
-/// Maximum number of members that are taken at once from presence, which is locked meanwhile.
+/// Maximum members that are taken at once from presence, which is locked meanwhile.
 const CHANGES_PER_STEP: usize = 1_000;
 
 /// Interval at which the nodes are looked at.
 const NODES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of changes that are retained for other nodes; the oldest ones make room.
+/// Maximum changes that are retained for other nodes; the oldest ones make room.
 const RETAINED_MAX: usize = 10_000;
 
 /// Time for which a change is retained, in case its owner has died: longer than the time until this is known.
 const RETAINED_TIME: Duration = Duration::from_secs(10);
 
-/// The same in case the owner has changed otherwise: nodes do not see changes of topics and of nodes at the same time.
+/// The same in case the owner has changed otherwise: nodes do not see topic and node changes at the same time.
 const OWNER_SKEW: Duration = Duration::from_millis(1_500);
 
-/// Time for which the others report the topics of a reporter that was dead and is here again: longer than the exchange of
-/// presence.
+/// Time for which the others report the topics of a reporter that was dead and is here again: longer than the presence
+/// exchange.
 const RETURN_TIME: Duration = Duration::from_secs(10);
 
-/// Maximum number of dead nodes that are remembered; the oldest ones make room.
+/// Maximum dead nodes that are remembered; the oldest ones make room.
 const DEAD_MAX: usize = 256;
 
-/// Time for which a node follows the reports of the others before it takes its part: longer than the skew.
+/// Time for which a node follows the others' reports before it takes its part: longer than the skew.
 const JOIN_TIME: Duration = Duration::from_secs(2);
 
-/// Computes the changes of topics, and which of them this node reports.
+/// Computes topic changes, and which changes this node reports.
 #[derive(Debug, Default)]
 pub(super) struct StateReporter {
     states: GraceStates,
@@ -61,9 +61,9 @@ struct NodeChoice {
     /// `None` without a cluster: this node reports all.
     view: Option<ReportingNodes>,
     role: ReportRole,
-    /// When this node began to follow the reports of the others.
+    /// When this node began to follow the others' reports.
     followed: Option<Instant>,
-    /// Nodes that have died, and when they were reporters again: they do not know the reports of the others.
+    /// Nodes that have died, and when they were reporters again: they do not know the others' reports.
     returned: VecDeque<(u128, Option<Instant>)>,
     retained: VecDeque<RetainedChange>,
 }
@@ -76,7 +76,7 @@ struct RetainedChange {
     detail: EventDetail,
 }
 
-/// The present state of a topic.
+/// A topic's present state.
 #[derive(Clone, Copy, Debug)]
 struct TopicView<'a> {
     topic: &'a Arc<str>,
@@ -123,7 +123,7 @@ impl StateReporter {
         emit: &mut EmitState<'_>,
     ) -> Option<Instant> {
         if view.as_ref().is_some_and(|view| view.is_cut_off) && self.nodes.is_following() {
-            // Members of the other nodes have not left: the state is compared with the reports when it is known again.
+            // Members on the other nodes have not left: the state is compared with the reports when it is known again.
             self.rescans = true;
             return Some(now + NODES_INTERVAL);
         }
@@ -176,7 +176,7 @@ impl StateReporter {
         self.states.apply_all(publisher, |_| true, now, &mut |_, _| {});
     }
 
-    /// The number of nodes that report topics; `None` without a cluster.
+    /// Returns the number of nodes that report topics; `None` without a cluster.
     pub(super) fn reporters(&self) -> Option<usize> {
         self.nodes.view.as_ref().map(|view| view.reporters.len())
     }
@@ -229,7 +229,7 @@ impl StateReporter {
 }
 
 impl GraceStates {
-    /// Whether a webhook wants the state of a topic.
+    /// Whether a webhook wants a topic's state.
     fn wants(&self, topic: &str) -> bool {
         self.0.iter().flat_map(|(_, filters)| filters).any(|filter| filter.matches_topic(topic))
     }
@@ -284,7 +284,7 @@ impl GraceStates {
         self.apply_all(publisher, |_| true, now, report);
     }
 
-    /// Applies the present state of the topics that are meant.
+    /// Applies the present state of the selected topics.
     fn apply_all(
         &mut self,
         publisher: &Publisher,
@@ -317,7 +317,7 @@ impl GraceStates {
     }
 }
 
-/// All members of a topic, in pages.
+/// Returns all members of a topic, in pages.
 fn present(publisher: &Publisher, topic: &str) -> impl Iterator<Item = Member> {
     let topic = topic.to_owned();
     let mut after: Option<String> = None;
@@ -336,7 +336,7 @@ fn present(publisher: &Publisher, topic: &str) -> impl Iterator<Item = Member> {
 }
 
 impl NodeChoice {
-    /// Follows the nodes of the cluster. Returns whether this node follows the state of topics.
+    /// Follows the cluster's nodes. Returns whether this node follows topic states.
     fn update(
         &mut self,
         mut view: ReportingNodes,
@@ -478,7 +478,7 @@ mod tests {
         reported
     }
 
-    /// Topics that a node has to report, after a change of 20 topics and of the nodes.
+    /// Topics that a node has to report, after 20 topics and the nodes have changed.
     fn reported(own: u128, seconds: u64, reporters: &[u128], dead: &[u128]) -> (Vec<String>, Vec<String>) {
         let begin = Instant::now() + JOIN_TIME;
         let mut nodes = joined(own, begin);
@@ -555,7 +555,7 @@ mod tests {
         adjust(1, &["own", "stays", "leaves"]);
         step(0, &[], false);
         step(1, &[1], false);
-        // An outage: the members of the other node are removed, and most are back afterwards.
+        // An outage: the other node's members are removed, and most are back afterwards.
         adjust(-1, &["stays", "leaves"]);
         adjust(1, &["new"]);
         assert!(step(61, &[1], true).is_empty() && step(90, &[1], true).is_empty());
@@ -649,7 +649,7 @@ mod tests {
         let both = [1, 2];
         step(0, 0, &both, &[]);
         step(1, 0, &both, &[]);
-        // A client of node 1 joins.
+        // A client on node 1 joins.
         adjust(0, 1);
         adjust(1, 1);
         step(0, 100, &both, &[]);

@@ -1,4 +1,4 @@
-//! The state of topics as the application knows it, and its changes: a short absence is none.
+//! Topic states as the application knows them, and their changes: a short absence is none.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -11,7 +11,7 @@ use super::counts::SubscriberCounts;
 use crate::model::events::EventDetail;
 use crate::model::user_id::has_number_id;
 
-/// The reported state of topics, with one grace for absences.
+/// The reported topic states, with one grace for absences.
 #[derive(Debug)]
 pub(super) struct TopicStates {
     grace: Duration,
@@ -56,12 +56,12 @@ impl TopicStates {
         self.grace
     }
 
-    /// Names of the reported topics.
+    /// Returns the reported topics' names.
     pub(super) fn names(&self) -> Vec<Arc<str>> {
         self.topics.keys().cloned().collect()
     }
 
-    /// The reported members of a topic that are not in a list.
+    /// Returns a topic's reported members that are not in a list.
     pub(super) fn members_beside(&self, topic: &str, present: &HashSet<Arc<str>>) -> Vec<Arc<str>> {
         let members = self.topics.get(topic).into_iter().flat_map(|known| known.members.keys());
         members.filter(|id| !present.contains(*id)).cloned().collect()
@@ -96,7 +96,7 @@ impl TopicStates {
         if connections > 0 {
             known.absence.until = None;
         }
-        // The last members of a topic may follow its end.
+        // A topic's last members may follow its end.
         if (connections > 0 || is_new) && !std::mem::replace(&mut known.is_occupied, true) {
             emit(EventDetail::TopicOccupied { topic: topic.clone() });
         }
@@ -257,7 +257,7 @@ mod tests {
         assert!(observed.apply(1, 0, &[("a", 0)]).is_empty());
         assert!(observed.apply(3, 1, &[("a", 1)]).is_empty());
         assert!(observed.expire(10).is_empty());
-        // The grace of the last absence counts.
+        // The last absence's grace counts.
         observed.apply(11, 0, &[("a", 0)]);
         observed.apply(12, 1, &[("a", 1)]);
         observed.apply(13, 0, &[("a", 0)]);

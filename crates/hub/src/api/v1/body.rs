@@ -1,4 +1,4 @@
-//! Bodies and parameters of requests.
+//! Request bodies and parameters.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem
     read_object(body).map_err(|error| problem(code::MALFORMED, format!("the body: {}", brief_error(&error))))
 }
 
-/// The content of the fields `data` and `b64`.
+/// Returns the content of the fields `data` and `b64`.
 pub(super) fn content_of(data: Option<&RawValue>, b64: Option<&str>) -> Result<MessageContent, Problem> {
     match (data, b64) {
         (Some(data), None) => MessageContent::json(data),
@@ -43,7 +43,7 @@ pub(super) fn topic_of(request: &Request<'_>) -> Result<String, Problem> {
     Ok(topic.into_owned())
 }
 
-/// A parameter of the query as text.
+/// Reads a query parameter as text.
 pub(in crate::api) fn text_query<'a>(
     request: &Request<'a>,
     name: &str,
@@ -55,7 +55,7 @@ pub(in crate::api) fn text_query<'a>(
     }
 }
 
-/// A parameter of the query as a switch, which is off by default.
+/// Reads a query parameter as a switch, which is off by default.
 pub(super) fn bool_query(request: &Request<'_>, name: &str) -> Result<bool, Problem> {
     match request.query(name) {
         None | Some("false") => Ok(false),
@@ -64,13 +64,13 @@ pub(super) fn bool_query(request: &Request<'_>, name: &str) -> Result<bool, Prob
     }
 }
 
-/// A parameter of the query as a number.
+/// Reads a query parameter as a number.
 pub(super) fn number_query(request: &Request<'_>, name: &str) -> Result<Option<u64>, Problem> {
     let number = request.query(name).map(str::parse).transpose();
     number.map_err(|_| problem(code::MALFORMED, format!("{name} must be a whole number")))
 }
 
-/// The length of a page: the parameter `limit`, at most `most`, which is the default.
+/// Returns the page length: the parameter `limit`, at most `most`, which is the default.
 pub(in crate::api) fn limit_of(request: &Request<'_>, most: usize) -> Result<usize, Problem> {
     match number_query(request, "limit")? {
         None => Ok(most),

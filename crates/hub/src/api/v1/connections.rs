@@ -1,4 +1,4 @@
-//! Connections: their list, commands to them, and revocation of their tokens.
+//! Connections: their list, commands to them, and token revocation.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -26,10 +26,10 @@ use crate::model::connection_id::ConnectionId;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::schema::requests;
 
-/// Maximum number of connections in one answer.
+/// Maximum connections in one answer.
 const LISTED_MAX: usize = 1_000;
 
-/// Connections that a request commands at a time, so that other work of the thread is not delayed.
+/// Connections that a request commands at a time, so that the thread's other work is not delayed.
 const STEP: usize = 256;
 
 /// Longest revocation, and the default.
@@ -181,7 +181,7 @@ pub(super) fn unsubscribe(
     change_subscriptions(context, rights, request, true)
 }
 
-/// Starts or ends the subscription of all connections of a request, and answers with their results.
+/// Starts or ends the subscription of all connections in a request, and answers with their results.
 fn change_subscriptions(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
@@ -215,7 +215,7 @@ fn change_subscriptions(
     }))
 }
 
-/// The error of another node.
+/// Returns another node's error.
 fn rejected_elsewhere(result: &Value) -> Problem {
     let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(code::STORE);
     let text = result["error"].as_str().unwrap_or("another node has failed");
@@ -249,7 +249,7 @@ pub(super) fn disconnect(context: &Arc<ApiContext>, _: &ApiRights, request: &mut
     }))
 }
 
-/// Commands the selected connections of this node and of the other nodes; answers with their number.
+/// Commands the selected connections on this node and on the other nodes; answers with their number.
 fn command_nodes(
     context: &Arc<ApiContext>,
     selector: ConnectionSelector,
@@ -266,7 +266,8 @@ fn command_nodes(
     })
 }
 
-/// The number of connections that other nodes have commanded, and the names of the nodes that have not answered.
+/// Returns the number of connections that other nodes have commanded, and the names of the nodes that have not
+/// answered.
 async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usize, Vec<String>) {
     let Some(others) = others else { return (0, Vec::new()) };
     let NodeResults { results, missing, .. } = others.await;
@@ -274,8 +275,8 @@ async fn with_others(others: Option<impl Future<Output = NodeResults>>) -> (usiz
     (usize::try_from(count).unwrap_or(usize::MAX), missing)
 }
 
-/// Sends a command to each selected connection that needs one, in steps; returns their number. A connection whose queue of
-/// commands is full is left out, and the request fails after the others have their command.
+/// Sends a command to each selected connection that needs one, in steps; returns their number. A connection whose
+/// command queue is full is left out, and the request fails after the others have their command.
 async fn command_all(
     registry: &ConnectionRegistry,
     selector: &ConnectionSelector,

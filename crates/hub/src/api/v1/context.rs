@@ -1,4 +1,4 @@
-//! What operations use, and the forms of their answers.
+//! Shared state for operations, and the forms of their answers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 use crate::uncached::UNCACHED;
 
-/// Path of the API.
+/// The API's path.
 pub(super) const PREFIX: &str = "/api/v1";
 
 /// `Retry-After` in seconds, for a full queue or a failed store.
@@ -39,11 +39,11 @@ pub(super) struct ApiContext {
     pub(super) begin: Instant,
 }
 
-/// Durable topics of one request whose records are read at a time.
+/// Durable topics in one request whose records are read at a time.
 const TOPICS_AT_ONCE: usize = 64;
 
 impl ApiContext {
-    /// What stores and shares the keys of topics.
+    /// Returns the store that keeps and shares topic keys.
     pub(super) fn key_store(&self) -> KeyStore<'_> {
         KeyStore::new(&self.hub, self.store.as_ref())
     }
@@ -67,7 +67,7 @@ impl ApiContext {
         unread.into_iter().map(str::to_owned).collect()
     }
 
-    /// Reads the recent publications of durable topics from their streams.
+    /// Reads durable topics' recent publications from their streams.
     pub(super) async fn read_keys(&self, topics: Vec<String>) -> Result<(), Problem> {
         let reads = topics.into_iter().filter_map(|topic| {
             let store = Arc::clone(self.durable_store(&topic)?);
@@ -83,7 +83,7 @@ impl ApiContext {
     }
 }
 
-/// Result of an operation.
+/// An operation's result.
 pub(super) type Executed = Result<Answer, Problem>;
 
 /// A successful answer.

@@ -1,7 +1,7 @@
 //! Publications with an idempotency key: the second one within the window has the result of the first.
 //!
-//! The window is in the memory of the process. Publications of durable topics before the start, or by other nodes, are
-//! [read from their streams](crate::streams::idempotency).
+//! The window is in the process's memory. Publications of durable topics before the start, or by other nodes, are [read
+//! from their streams](crate::streams::idempotency).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::streams::idempotency::RecentRecords;
 /// Time that a publication is remembered: longer than a backend retries.
 pub(super) const WINDOW: Duration = Duration::from_secs(300);
 
-/// Maximum number of remembered publications; the oldest are forgotten first.
+/// Maximum remembered publications; the oldest are forgotten first.
 const PUBLICATIONS_MAX: usize = 65_536;
 
 /// Limit of their approximate memory in bytes.
@@ -30,13 +30,12 @@ const PUBLICATION_COST: usize = 192;
 /// Longest idempotency key in bytes.
 const KEY_MAX: usize = 128;
 
-/// The result of a publication.
+/// A publication's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Published {
-    /// Delivered to this number of subscriptions.
-    /// Of a cluster: whether it has reached the other nodes.
+    /// Delivered to this many subscriptions. In a cluster: whether it has reached the other nodes.
     Delivered { subscribers: usize, cluster: Option<bool> },
-    /// Stored in the stream of a durable topic.
+    /// Stored in a durable topic's stream.
     Stored(StoredPublication),
 }
 
@@ -50,7 +49,7 @@ pub(super) enum ApiPublication {
 
 pub(super) type Appending = Shared<BoxFuture<'static, Result<Published, Problem>>>;
 
-/// The publications of the window that have an idempotency key.
+/// The window's publications with an idempotency key.
 #[derive(Default)]
 pub(super) struct RecentPublications(Mutex<Window>);
 
@@ -58,7 +57,7 @@ pub(super) struct RecentPublications(Mutex<Window>);
 struct Window {
     /// By topic and idempotency key. A topic has no line break, so the name is unique.
     publications: HashMap<Arc<str>, RecentPublication>,
-    /// Names with the times of their publications, in the order of their insertion.
+    /// Names with their publication times, in insertion order.
     order: VecDeque<(Instant, Arc<str>)>,
     bytes: usize,
 }
@@ -69,8 +68,8 @@ struct RecentPublication {
 }
 
 impl RecentPublications {
-    /// Returns the earlier publication of a topic and an idempotency key, and `true`; or publishes. Of a durable topic,
-    /// `epoch` is the epoch of its stream: publications to a deleted stream do not count.
+    /// Returns the earlier publication of a topic and an idempotency key, and `true`; or publishes. For a durable
+    /// topic, `epoch` is its stream's epoch: publications to a deleted stream do not count.
     pub(super) fn publish_once(
         &self,
         topic: &str,
@@ -90,7 +89,7 @@ impl RecentPublications {
         (publication, false)
     }
 
-    /// Remembers the publications that were read from the stream of a topic.
+    /// Remembers the publications that were read from a topic's stream.
     pub(super) fn restore(&self, topic: &str, records: &RecentRecords) {
         let (mut window, now, epoch) = (self.lock(), Instant::now(), records.epoch());
         window.expire(now);
@@ -112,7 +111,7 @@ impl RecentPublications {
     }
 }
 
-/// Checks the length of an idempotency key.
+/// Checks an idempotency key's length.
 pub(super) fn check_key(key: &str) -> Result<(), Problem> {
     if key.is_empty() || key.len() > KEY_MAX {
         return Err(problem(code::TOPIC, format!("an idempotency key has 1 to {KEY_MAX} bytes")));
@@ -131,8 +130,8 @@ impl ApiPublication {
         Self::Appending(append.boxed().shared())
     }
 
-    /// Whether a request with the same idempotency key has this result. After a failed append, and after the deletion of
-    /// the stream, it publishes again.
+    /// Whether a request with the same idempotency key has this result. After a failed append, and after the stream's
+    /// deletion, it publishes again.
     fn counts(&self, epoch: Option<u64>) -> bool {
         let result = match self {
             Self::Done(published) => Some(Ok(published)),

@@ -1,4 +1,4 @@
-//! Many writes to the keys of a topic in one request.
+//! Many writes to a topic's keys in one request.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::streams::service::StreamService;
 use crate::topics::keys::with_condition;
 use crate::topics::shared_keys::KeyWriteOutcome;
 
-/// Maximum number of writes of a request.
+/// Maximum writes in a request.
 const WRITES_MAX: usize = 1_000;
 
 requests! {

@@ -1,4 +1,4 @@
-//! The OpenAPI document, from the table of operations and the structs of bodies.
+//! The OpenAPI document, from the operation table and the body structs.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Operations of the API: their routes, their documentation and their execution.
+//! API operations: their routes, their documentation and their execution.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(super) struct Operation {
     pub(super) method: &'static str,
     /// Path below [`PREFIX`], with parameters in braces.
     pub(super) path: &'static str,
-    /// Name in the document (`operationId`), from which generators make names of functions.
+    /// Name in the document (`operationId`), from which generators make function names.
     pub(super) name: &'static str,
     pub(super) summary: &'static str,
     /// The right that a key needs; `None`: no key.
@@ -25,7 +25,7 @@ pub(super) struct Operation {
     pub(super) execute: OperationHandler,
 }
 
-/// Execution of an operation, with the rights of the key if it needs one.
+/// Execution of an operation, with the key's rights if it needs one.
 pub(super) enum OperationHandler {
     Open(fn() -> Executed),
     WithRights(fn(&Arc<ApiContext>, &ApiRights, &mut Request<'_>) -> Executed),
@@ -61,7 +61,7 @@ pub(super) const fn in_head(name: &'static str, help: &'static str) -> Parameter
 }
 
 impl Operation {
-    /// Path of the route.
+    /// Returns the route's path.
     pub(super) fn route(&self) -> String {
         format!("{PREFIX}{}", self.path)
     }

@@ -17,7 +17,7 @@ pub(super) const IDEMPOTENCY_KEY: Parameter =
 pub(super) const STREAM_NAME: Parameter = in_path("stream", "Name of the stream", "orders");
 pub(super) const GROUP_NAME: Parameter = in_path("group", "Name of the consumer group", "billing");
 
-/// Maximum number of items of a page.
+/// Creates the parameter for the maximum number of items on a page.
 pub(super) const fn limit(help: &'static str) -> Parameter {
     in_query("limit", Schema::Integer, help)
 }

@@ -26,10 +26,10 @@ use crate::model::{self, MessageContent, push_json};
 use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
 
-/// Maximum number of messages of a batch.
+/// Maximum messages in a batch.
 const BATCH_MAX: usize = 1_000;
 
-/// Maximum number of topics of a broadcast.
+/// Maximum topics in a broadcast.
 const TOPICS_MAX: usize = 1_000;
 
 requests! {
@@ -201,7 +201,7 @@ fn unread_topics(context: &ApiContext, rights: &ApiRights, messages: &[PublishBo
     context.unread_topics(rights, with_key.map(|message| &*message.topic))
 }
 
-/// A request that is executed when the last records of durable topics are read.
+/// A request that is executed when durable topics' last records are read.
 struct DelayedPublication {
     context: Arc<ApiContext>,
     rights: ApiRights,
@@ -285,7 +285,7 @@ pub(super) fn broadcast(
     }
 }
 
-/// A broadcast to all topics of all nodes that match a pattern.
+/// A broadcast to all topics on all nodes that match a pattern.
 struct PatternBroadcast {
     context: Arc<ApiContext>,
     rights: ApiRights,
@@ -317,7 +317,7 @@ impl PatternBroadcast {
     }
 }
 
-/// Publishes a message to each of the topics.
+/// Publishes a message to each topic.
 fn publish_to_all(
     context: &Arc<ApiContext>,
     rights: &ApiRights,
@@ -394,7 +394,7 @@ fn publish_to(
     }
 }
 
-/// Encodes the result of a publication, without building a JSON object first.
+/// Encodes a publication's result, without building a JSON object first.
 fn success_text(topic: &str, published: Published, repeated: bool) -> String {
     // For the names and numbers of the longest result.
     let mut text = String::with_capacity(topic.len() + 96);

@@ -1,9 +1,9 @@
-//! Fields and schemas of answers.
+//! Answer fields and schemas.
 
 use crate::model::schema::{Described as _, Field, Schema, optional, required};
 use crate::streams::json::{GroupLags, ListedStream, OffsetLag};
 
-/// Fields of the result of a publication.
+/// Fields of a publication's result.
 pub(super) const RESULT: Schema = Schema::Object(&[
     required("topic", Schema::Text, "The topic"),
     optional(
@@ -76,7 +76,7 @@ pub(super) const KEY_WRITTEN: Schema = Schema::Object(&[
     optional("repeated", Schema::Boolean, "An earlier write had the same idempotency key"),
 ]);
 
-/// Results of several writes of keys.
+/// Results of several key writes.
 pub(super) const KEYS_WRITTEN: Schema = Schema::Object(&[required(
     "results",
     Schema::List(&Schema::Object(&[
@@ -112,14 +112,14 @@ pub(super) const STREAM_INFO: Schema = Schema::Extended(
     ],
 );
 
-/// The consumer groups of a stream.
+/// A stream's consumer groups.
 pub(super) const STREAM_GROUPS_LISTED: Schema = Schema::Object(&[
     required("stream", Schema::Text, "Name of the stream"),
     required("groups", Schema::List(&GroupLags::SCHEMA), "Consumer groups by name"),
     NEXT,
 ]);
 
-/// The changed offsets of a consumer group.
+/// A consumer group's changed offsets.
 pub(super) const OFFSETS_SET: Schema = Schema::Object(&[
     required("stream", Schema::Text, "Name of the stream"),
     required("group", Schema::Text, "Name of the consumer group"),

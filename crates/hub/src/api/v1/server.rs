@@ -1,4 +1,4 @@
-//! The server: information, and the nodes of its cluster.
+//! The server: information, and its cluster's nodes.
 
 use std::sync::Arc;
 

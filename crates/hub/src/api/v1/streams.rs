@@ -1,4 +1,4 @@
-//! Administration of streams and of their consumer groups.
+//! Administration of streams and their consumer groups.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -182,7 +182,7 @@ fn with_stream(
     })
 }
 
-/// Commits an offset of a group in one partition or in all; returns the offsets.
+/// Commits a group's offset in one partition or in all; returns the offsets.
 async fn commit(
     store: &StreamService,
     stream: &Stream,

@@ -18,7 +18,7 @@ use crate::access::auth::ApiRight;
 use crate::model::schema::{Described as _, Schema, optional, required};
 use crate::streams::json::ListedStream;
 
-/// All operations, in the order of the document.
+/// All operations, in the document's order.
 pub(super) static OPERATIONS: &[Operation] = &[
     Operation {
         method: "GET",

@@ -26,10 +26,10 @@ use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page
 use crate::topics::keys::{key_json, key_problem, page_json};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
 
-/// Maximum number of topics in one answer.
+/// Maximum topics in one answer.
 const LISTED_MAX: usize = 1_000;
 
-/// The topics of messages that match, in order; `None` if there are more than `most`. Yields between parts of the list.
+/// Returns the message topics that match, in order; `None` if there are more than `most`. Yields between list parts.
 async fn matching_topics(publisher: &Publisher, mut scan: TopicScan, most: usize) -> Option<Vec<String>> {
     let mut topics = Vec::new();
     loop {
@@ -46,8 +46,8 @@ async fn matching_topics(publisher: &Publisher, mut scan: TopicScan, most: usize
     }
 }
 
-/// The topics of messages of this node that match, those of other nodes, and the names of nodes that have not answered; `None` if
-/// there are more than `most`.
+/// Returns the message topics of this node that match, those of other nodes, and the names of the nodes that have not
+/// answered; `None` if there are more than `most`.
 pub(super) async fn matching_topics_of_all_nodes(
     cluster: Option<&Arc<Cluster>>,
     publisher: &Publisher,
@@ -77,8 +77,8 @@ pub(super) async fn matching_topics_of_all_nodes(
     }
 }
 
-/// The name up to which all nodes have looked at their lists, if one of them has not looked at all names: of very many
-/// names, it looks at a part at a time.
+/// Returns the name up to which all nodes have looked at their lists, if one of them has not looked at all names: of
+/// very many names, it looks at a part at a time.
 fn scanned_to(results: &[Value]) -> Option<String> {
     results.iter().filter_map(|result| result["scanned"].as_str()).min().map(str::to_owned)
 }
@@ -150,7 +150,7 @@ fn end_page(found: &mut TopicsInUse, scanned: Option<String>, limit: usize) -> O
     if has_more { found.last().map(|(name, _)| name.clone()) } else { scanned }
 }
 
-/// Adds the topics of other nodes, in order of their names: a topic on several nodes has the sum of its subscribers.
+/// Adds other nodes' topics, in name order: a topic on several nodes has the sum of its subscribers.
 fn merged(own: TopicsInUse, results: &[Value], is_listed: impl Fn(&str) -> bool) -> TopicsInUse {
     let mut all: BTreeMap<String, TopicUse> = own.into_iter().collect();
     let listed = results.iter().flat_map(|result| result["topics"].as_array().into_iter().flatten());
