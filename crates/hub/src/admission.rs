@@ -1,7 +1,7 @@
 //! Requests and connections that are rejected: how the client learns the reason, the log and the metrics.
 //!
-//! Scripts see nothing of the answer to a handshake that fails, but code 1006. So the WebSocket of a script is accepted and
-//! closed at once, with a code of 4000 and the status, and the reason.
+//! Scripts see only code 1006 when a handshake fails. So a script's WebSocket is accepted and closed at once, with a
+//! code (4000 and the status) and a reason.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use crate::model::brief::brief;
 pub(crate) enum RejectionReason {
     /// The name in `Host` is not this server's.
     Host,
-    /// Pages of the `Origin` may not connect.
+    /// Pages with this `Origin` may not connect.
     Origin,
     /// The token is malformed, expired, or signed by another key.
     Token,
@@ -78,7 +78,7 @@ impl HandshakeRejection {
         &self.text
     }
 
-    /// Takes the connection of a browser, to close it.
+    /// Takes a browser's connection, to close it.
     pub(crate) fn handler(&self) -> RejectedClient {
         let code = CloseCode::new(CODES + self.refusal.status()).unwrap_or(CloseCode::POLICY);
         RejectedClient { code, reason: self.text.clone() }
@@ -148,7 +148,7 @@ impl RejectedRequest {
 #[derive(Debug, Default)]
 pub(crate) struct RejectionLog {
     counts: [AtomicU64; RejectionReason::ALL.len()],
-    /// WebSockets of browsers that were accepted to be closed.
+    /// Browser WebSockets that were accepted to be closed.
     closed: AtomicU64,
     log: LogLimit,
 }
@@ -163,18 +163,18 @@ impl RejectionLog {
         tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
     }
 
-    /// Counts a WebSocket of a browser that is accepted to be closed.
+    /// Counts a browser's WebSocket that is accepted to be closed.
     pub(crate) fn note_closed(&self) {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// WebSockets of browsers that were accepted to be closed.
+    /// Browser WebSockets that were accepted to be closed.
     pub(crate) fn closed(&self) -> u64 {
         self.closed.load(Ordering::Relaxed)
     }
 }
 
-/// The metrics of rejections.
+/// The rejection metrics.
 #[derive(Debug)]
 pub(crate) struct RejectionMetrics(pub(crate) Arc<RejectionLog>);
 

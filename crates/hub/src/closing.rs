@@ -1,4 +1,4 @@
-//! Close codes of the server, and closing with a reason.
+//! The server's close codes, and closing with a reason.
 
 use sinews_server::{CloseCode, Context};
 
@@ -14,7 +14,7 @@ pub(crate) const FORBIDDEN: CloseCode = private_code(4403);
 /// The backend has disconnected the client, which may reconnect.
 pub(crate) const DISCONNECTED: CloseCode = private_code(4410);
 
-/// Longest reason of a Close in bytes (RFC 6455 section 5.5).
+/// Longest reason in a Close, in bytes (RFC 6455 section 5.5).
 pub(crate) const REASON_MAX: usize = 123;
 
 const fn private_code(code: u16) -> CloseCode {

@@ -1,4 +1,4 @@
-//! Plain requests of pages of other origins: the paths that they may request, and what their pages may read.
+//! Plain requests from pages of other origins: the paths that they may request, and what their pages may read.
 //!
 //! The allowed origins are those of WebSockets ([`AccessPolicy::with_origin`](crate::AccessPolicy::with_origin)). The HTTP API
 //! for backends is not among the paths: an API key does not belong in a page.
@@ -11,7 +11,7 @@ use crate::policy::{AccessPolicy, LivePolicy};
 /// The paths of `sinews.js` without WebSocket, with all paths below them.
 const PATHS: [&str; 4] = ["/topics", "/rpc", "/streams", "/healthz"];
 
-/// Adds the rules to a router. All answers at these paths have the headers, also errors of the server itself.
+/// Adds the rules to a router. All answers at these paths have the headers, also the server's own errors.
 pub(crate) fn add_to(router: Router, live: &LivePolicy) -> Router {
     PATHS.into_iter().fold(router, |router, path| {
         let (before, after) = (live.clone(), live.clone());
@@ -23,7 +23,8 @@ pub(crate) fn add_to(router: Router, live: &LivePolicy) -> Router {
     })
 }
 
-/// Answers a preflight; one of another origin is counted and logged as its request would be, which the browser does not send.
+/// Answers a preflight; one from another origin is counted and logged as its request would be, which the browser does
+/// not send.
 fn answer_preflight(policy: &AccessPolicy, request: &Request<'_>) -> Option<Response> {
     let response = policy.cors().before(request)?;
     match policy.check_origin(request) {

@@ -31,7 +31,7 @@ pub struct HubError {
 pub enum HubErrorKind {
     /// An option is invalid, exceeds its limit, or contradicts another one.
     Setting,
-    /// A text is no pattern of topics.
+    /// A text is no topic pattern.
     Pattern,
     /// A URL is invalid, or leads where it must not.
     Url,
@@ -45,7 +45,7 @@ pub enum HubErrorKind {
     Token,
     /// The keys that verify a token have not been fetched. The same token may be accepted later.
     KeysNotFetched,
-    /// The broker of a cluster does not answer, or rejects this program.
+    /// A cluster's broker does not answer, or rejects this program.
     Broker,
     /// The predecessor process has not handed over its state.
     Handover,
@@ -97,8 +97,8 @@ impl HubError {
         self.kind
     }
 
-    /// Returns the part of the options at fault, such as `app "1": webhook 2`, or the file, such as `/etc/keys:3`. The text
-    /// begins with it. `None` if the call was about one thing only, or about all together.
+    /// Returns the faulty part of the options, such as `app "1": webhook 2`, or the file, such as `/etc/keys:3`. The
+    /// text begins with it. `None` if the call was about one thing only, or about all together.
     #[must_use]
     pub fn place(&self) -> Option<&str> {
         self.place.as_deref()
@@ -115,8 +115,8 @@ impl fmt::Display for HubError {
 }
 
 impl Error for HubError {
-    /// Returns the error of the system, of TLS or of a parser, which [`Display`](fmt::Display) has printed. The error of a
-    /// parser that may repeat a secret is not kept.
+    /// Returns the error from the system, TLS or a parser, which [`Display`](fmt::Display) has printed. A parser error
+    /// that may repeat a secret is not kept.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn Error + 'static))
     }

@@ -1,4 +1,4 @@
-//! Parts of requests and answers that all routes share.
+//! Request and answer parts that all routes share.
 
 use serde_json::json;
 use sinews_server::{Request, Response};
@@ -30,7 +30,7 @@ pub(crate) fn error_response(problem: &Problem) -> Response {
 /// `Retry-After` in seconds, for a full queue or a failed store.
 const RETRY_AFTER: &str = "1";
 
-/// The type of a request's body in lower case, without parameters.
+/// A request body's type in lower case, without parameters.
 pub(crate) fn media_type(request: &Request<'_>) -> String {
     let kind = request.head().header("content-type").next().unwrap_or_default();
     let kind = std::str::from_utf8(kind).unwrap_or_default();

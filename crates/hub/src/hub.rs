@@ -68,7 +68,7 @@ pub struct Hub {
     live: LivePolicy,
     topics: Arc<HubTopics>,
     services: Backends,
-    /// Rules of topics with a history, and of durable topics.
+    /// Rules for topics with a history, and for durable topics.
     rules: Vec<TopicRule>,
     info: ServerInfo,
     on_successor: Option<SuccessorCallback>,
@@ -76,14 +76,14 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts the options of a hub.
+    /// Starts a hub's options.
     #[must_use]
     pub fn builder() -> HubBuilder {
         HubBuilder::new()
     }
 
-    /// Adds the hub's routes to a router with routes of its own. The hub checks the `Host` of all requests but
-    /// those for `/healthz` and `/readyz`, also of requests to other routes: [`HostRules`](crate::HostRules).
+    /// Adds the hub's routes to a router with its own routes. The hub checks the `Host` of every request, also to other
+    /// routes, except `/healthz` and `/readyz`: [`HostRules`](crate::HostRules).
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
@@ -96,7 +96,7 @@ impl Hub {
         api::v1::add_to(router, &self.live, &self.topics, &self.services, &self.info)
     }
 
-    /// Sets the rules of the hub's topics, and the messages of presence and of keys.
+    /// Sets the hub's topic rules, and the messages for presence and keys.
     #[must_use]
     pub fn configure(&self, server: Server) -> Server {
         let server = self.rules.iter().cloned().fold(server, Server::topic_rule);
@@ -127,7 +127,7 @@ impl Hub {
         })
     }
 
-    /// The route of a listener for binary messages of streams over plain TCP; `None` without streams.
+    /// The route of a listener for binary stream messages over plain TCP; `None` without streams.
     #[must_use]
     pub fn stream_messages(&self) -> Option<MessageRoute> {
         Some(routes::messages(&self.options, &self.live, &self.topics, self.services.store.as_ref()?))
@@ -139,8 +139,8 @@ impl Hub {
         self.live.clone()
     }
 
-    /// Starts the work of the hub beside the server's threads: the relay of durable topics, the deletion of unused
-    /// streams, and the reports of the dashboard. Call this after [`Server::bind`] and before [`BoundServer::run`].
+    /// Starts the hub's work beside the server's threads: the durable-topic relay, the deletion of unused streams, and
+    /// the dashboard's reports. Call this after [`Server::bind`] and before [`BoundServer::run`].
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -220,7 +220,7 @@ fn start_streams(
     Ok(())
 }
 
-/// Time that a successor process waits for its login at the broker of a cluster.
+/// Time that a successor process waits for its login at a cluster's broker.
 const LOGIN_MAX: Duration = Duration::from_secs(5);
 
 /// A running hub. [`shut_down`](Self::shut_down), or dropping it, ends its threads and closes its streams.
@@ -239,8 +239,8 @@ pub struct RunningHub {
 }
 
 impl RunningHub {
-    /// Writes a key of a topic, in a cluster at the node that owns the topic: there,
-    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value is that of
+    /// Writes a topic's key, in a cluster at the node that owns the topic: there,
+    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value comes from
     /// [`key_value_of_json`](crate::key_value_of_json).
     ///
     /// # Errors
@@ -267,10 +267,11 @@ impl RunningHub {
         self.handover.clone()
     }
 
-    /// Takes over the histories of a predecessor process. From here on, the predecessor publishes no message of a topic
-    /// with a history. Call [`RunningHandover::run`] when the server accepts connections.
+    /// Takes over a predecessor process's histories. From here on, the predecessor publishes no message of a topic with
+    /// a history. Call [`RunningHandover::run`] when the server accepts connections.
     ///
-    /// In a cluster, this waits up to 5 s for the login at the broker: publications of other nodes would be lost otherwise.
+    /// In a cluster, this waits up to 5 s for the login at the broker: other nodes' publications would be lost
+    /// otherwise.
     ///
     /// # Errors
     /// [`HubErrorKind::Handover`](crate::HubErrorKind::Handover): the handover is incomplete.

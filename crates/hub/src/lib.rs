@@ -1,7 +1,7 @@
 //! The real-time server as a library: topics, presence, histories, durable streams, tokens, hot restart and pages.
 //!
-//! [`Hub`] adds its routes to a [`Router`](sinews_server::Router), beside the routes of a program. The routes and the
-//! protocols are those of `sinews serve`.
+//! [`Hub`] adds its routes to a [`Router`](sinews_server::Router), beside a program's own routes. `sinews serve` has
+//! the same routes and protocols.
 //!
 //! # Features
 //!
@@ -10,7 +10,8 @@
 //! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications, presence and keys over NATS or Redis.
 //! * `pages` (default): the start page, the chat, the console, the dashboard and its feed, and the script `/sinews.js`.
 //! * `pusher` (default): the Pusher protocol, `/app/{key}`, and its HTTP API at `/apps/{id}`.
-//! * `webhooks` (default): `AccessPolicy::with_webhooks` and `PusherApp::with_webhook`, reports of events to the application.
+//! * `webhooks` (default): `AccessPolicy::with_webhooks` and `PusherApp::with_webhook`, event reports to the
+//!   application.
 //! * `http3`: HTTP/3, which is experimental.
 #![forbid(unsafe_code)]
 // What only an omitted feature uses is dead code. The build with all features finds dead code.

@@ -1,4 +1,4 @@
-//! The identity of this node.
+//! This node's identity.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub(crate) struct ServerInfo {
     threads: usize,
     /// `io_uring` or `readiness`.
     backend: &'static str,
-    /// `a directory` or the scheme of the broker; `None` without streams.
+    /// `a directory` or the broker's scheme; `None` without streams.
     pub(crate) store: Option<String>,
 }
 

@@ -2,24 +2,24 @@
 
 use sinews_server::{Config, DeflateMode};
 
-/// Options of the hub's routes.
+/// Options for the hub's routes.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteOptions {
     /// Largest message in either direction, in bytes.
     pub(crate) max_message: usize,
     pub(crate) websocket: Config,
-    /// Compression of WebSockets; `None` rejects it.
+    /// WebSocket compression; `None` rejects it.
     pub(crate) deflate: Option<DeflateMode>,
     /// Messages a second of each connection.
     pub(crate) message_rate: Option<u32>,
     /// Whether the router has the pages.
     pub(crate) has_pages: bool,
-    /// Prefix of paths of the Pusher protocol, besides the paths without it.
+    /// The Pusher protocol's path prefix, besides the paths without it.
     #[cfg(feature = "pusher")]
     pub(crate) pusher_prefix: Option<String>,
-    /// Memory of all recoveries of the Pusher protocol; `None` for the default.
+    /// Memory for all Pusher recoveries; `None` for the default.
     #[cfg(feature = "pusher")]
     pub(crate) pusher_recovery_bytes: Option<usize>,
-    /// Counts the lines of the log that were dropped.
+    /// Counts the dropped log lines.
     pub(crate) dropped_log_lines: Option<fn() -> u64>,
 }

@@ -30,10 +30,10 @@ use crate::model::problem::Problem;
 use crate::outgoing::options::HookOptions;
 use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
 
-/// The access policy for new connections and requests: names of this server, origins of pages, and tokens.
+/// The access policy for new connections and requests: this server's names, page origins, and tokens.
 pub struct AccessPolicy {
     origin: OriginPolicy,
-    /// The rules for plain requests of pages of the allowed origins.
+    /// The rules for plain requests from pages of the allowed origins.
     cors: Cors,
     hosts: HostRules,
     auth: Auth,
@@ -54,14 +54,15 @@ pub struct AccessPolicy {
     webhooks: Arc<Webhooks>,
     rejections: Arc<RejectionLog>,
     revocations: Arc<Revocations>,
-    /// The tasks of the hub.
+    /// The hub's tasks.
     background: Background,
 }
 
-/// Time for which a browser caches the answer to a preflight. A change of the allowed origins takes effect then at the latest.
+/// Time for which a browser caches the answer to a preflight. A change to the allowed origins takes effect then at the
+/// latest.
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
-/// The rules for plain requests of pages of these origins. All request headers are allowed: hooks may forward them.
+/// The rules for plain requests from pages of these origins. All request headers are allowed: hooks may forward them.
 fn cors_of(origin: OriginPolicy) -> Cors {
     Cors::new(origin)
         .with_methods(["GET", "HEAD", "POST", "PUT", "DELETE"])
@@ -80,7 +81,7 @@ pub enum BrowserRejection {
     Status,
 }
 
-/// Why the claims of an application grant nothing.
+/// Why an application's claims grant nothing.
 #[derive(Debug)]
 pub(crate) enum RejectedClaims {
     /// Their fault.
@@ -101,17 +102,17 @@ impl fmt::Display for RejectedClaims {
     }
 }
 
-/// Limit of the lines about rights that the application or the backend sends, and that are invalid here.
+/// Limit for the log lines about rights that the application or the backend sends, and that are invalid here.
 static RIGHTS_LINES: LogLimit = LogLimit::new();
 
-/// Logs claims of a hook that are invalid.
+/// Logs a hook's invalid claims.
 pub(crate) fn log_claims(problem: &str) {
     if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
         tracing::warn!(omitted, "claims of a hook: {problem}");
     }
 }
 
-/// Logs rights of the backend that are invalid here, although another node has accepted them.
+/// Logs backend rights that are invalid here, although another node has accepted them.
 pub(crate) fn log_changed_rights(fault: &str) {
     if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
         tracing::warn!(omitted, "rights of the backend: {fault}");
@@ -119,7 +120,7 @@ pub(crate) fn log_changed_rights(fault: &str) {
 }
 
 impl RejectedClaims {
-    /// The code and the reason of the Close for a connection whose application has answered with these claims.
+    /// The close code and the reason for a connection whose application has answered with these claims.
     pub(crate) fn into_close(self) -> (CloseCode, &'static str) {
         match self {
             Self::Invalid(problem) => {
@@ -133,8 +134,8 @@ impl RejectedClaims {
 }
 
 impl AccessPolicy {
-    /// Creates a policy. Pages of the same origin may connect, and all hosts that the rules accept are names of this
-    /// server.
+    /// Creates a policy. Pages of the same origin may connect, and all hosts that the rules accept are this server's
+    /// names.
     #[must_use]
     pub fn new(auth: Auth, hosts: HostRules) -> Self {
         Self {
@@ -169,21 +170,21 @@ impl AccessPolicy {
         self
     }
 
-    /// Sets the rejection of browsers. Default: a close code, because pages can read it.
+    /// Sets how browsers are rejected. Default: a close code, because pages can read it.
     #[must_use]
     pub fn with_browser_rejection(mut self, rejection: BrowserRejection) -> Self {
         self.browser_rejection = rejection;
         self
     }
 
-    /// Sets the keys of the HTTP API for backends. Default: none, so that the API rejects all requests.
+    /// Sets backends' keys for the HTTP API. Default: none, so that the API rejects all requests.
     #[must_use]
     pub fn with_api_keys(mut self, keys: ApiKeys) -> Self {
         self.api_keys = Some(keys);
         self
     }
 
-    /// Sets the options of topics by pattern. Histories, durability and slow-consumer policies take effect when the hub is
+    /// Sets topic options by pattern. Histories, durability and slow-consumer policies take effect when the hub is
     /// built; all connections follow the other options from the time when the policy is in force. Default: none.
     #[must_use]
     pub fn with_namespaces(mut self, namespaces: Namespaces) -> Self {
@@ -191,16 +192,16 @@ impl AccessPolicy {
         self
     }
 
-    /// Sets the hooks of the application. With a hook of connections and without keys for tokens, a client has the rights
-    /// that the application grants, and no others. Default: none.
+    /// Sets the application's hooks. With a connection hook and without keys for tokens, a client has the rights that
+    /// the application grants, and no others. Default: none.
     #[must_use]
     pub fn with_hooks(mut self, hooks: HookOptions) -> Self {
         self.hook_options = hooks;
         self
     }
 
-    /// Sets the apps of the Pusher protocol: `/app/{key}` and `/apps/{id}/…`. Open connections follow the options of their
-    /// app from the time when the policy is in force. Default: none, so that these paths are answered with 404.
+    /// Sets the Pusher apps: `/app/{key}` and `/apps/{id}/…`. Open connections follow their app's options from the time
+    /// when the policy is in force. Default: none, so that these paths are answered with 404.
     #[cfg(feature = "pusher")]
     #[must_use]
     pub fn with_pusher(mut self, apps: PusherApps) -> Self {
@@ -208,7 +209,7 @@ impl AccessPolicy {
         self
     }
 
-    /// Sets the webhooks of the application, at most 64 with different names. Default: none.
+    /// Sets the application's webhooks, at most 64 with different names. Default: none.
     #[cfg(feature = "webhooks")]
     #[must_use]
     pub fn with_webhooks(mut self, webhooks: impl IntoIterator<Item = WebhookOptions>) -> Self {
@@ -216,12 +217,12 @@ impl AccessPolicy {
         self
     }
 
-    /// The webhooks, which all policies of a hub share.
+    /// The webhooks, which all of a hub's policies share.
     pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {
         &self.webhooks
     }
 
-    /// The tasks of the hub, which all its policies share.
+    /// The hub's tasks, which all its policies share.
     pub(crate) fn background(&self) -> &Background {
         &self.background
     }
@@ -240,7 +241,7 @@ impl AccessPolicy {
     /// Prepares the policy to come into force.
     ///
     /// # Errors
-    /// The fault of the hooks, or of the keys of issuers.
+    /// The fault in the hooks, or in the issuers' keys.
     fn start(mut self, former: Option<&Self>) -> Result<Self, HubError> {
         self.auth.start(former.map(|former| &former.auth), &self.background)?;
         let urls: Vec<&str> = self.hook_options.urls().chain(self.namespaces.urls()).collect();
@@ -260,7 +261,7 @@ impl AccessPolicy {
         }
     }
 
-    /// The interval between the presence updates of a topic.
+    /// The interval between a topic's presence updates.
     pub(crate) fn presence_interval(&self, topic: &str) -> PresenceInterval {
         self.live_namespaces.with(|table| table.options_for(topic).presence_interval).unwrap_or_default()
     }
@@ -278,12 +279,12 @@ impl AccessPolicy {
         &self.live_apps
     }
 
-    /// The client of hooks, if there are hooks.
+    /// The hook client, if there are hooks.
     pub(crate) fn hooks(&self) -> Option<&Arc<HookClient>> {
         self.hooks.as_ref()
     }
 
-    /// The metrics of hooks, if there are hooks.
+    /// The hook metrics, if there are hooks.
     pub(crate) fn hook_metrics(&self) -> Option<HookCollector> {
         let client = self.hooks.as_ref()?;
         Some(HookCollector { metrics: Arc::clone(&self.hook_metrics), client: Arc::downgrade(client) })
@@ -311,7 +312,7 @@ impl AccessPolicy {
         Ok(rights.for_client(client).under(Arc::clone(&self.live_namespaces)))
     }
 
-    /// The rights of an open connection after a change by the backend.
+    /// An open connection's rights after a change by the backend.
     ///
     /// # Errors
     /// The fault of the change.
@@ -326,12 +327,12 @@ impl AccessPolicy {
         if changed.has_expired() { Err(RejectedClaims::Expired.to_string()) } else { Ok(changed) }
     }
 
-    /// The keys of issuers that are fetched from URLs, if there are any.
+    /// The issuers' keys that are fetched from URLs, if there are any.
     pub(crate) fn issuers(&self) -> Option<&Arc<IssuerKeys>> {
         self.auth.issuers()
     }
 
-    /// The options of topics.
+    /// The topic options.
     pub(crate) fn namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
@@ -342,7 +343,7 @@ impl AccessPolicy {
         self.auth.has_keys()
     }
 
-    /// Whether a WebSocket of a browser is rejected by a Close, which its page can read, and not by a status.
+    /// Whether a browser's WebSocket is rejected by a Close, which its page can read, and not by a status.
     pub(crate) fn closes_browsers(&self) -> bool {
         self.browser_rejection == BrowserRejection::Close
     }
@@ -365,7 +366,7 @@ impl AccessPolicy {
         }
     }
 
-    /// Shows the new rights of a connection to the HTTP API. Closes the connection if their token was revoked since it was
+    /// Shows a connection's new rights to the HTTP API. Closes the connection if their token was revoked since it was
     /// verified; a later revocation finds the connection with these rights.
     pub(crate) fn announce_rights(
         &self,
@@ -392,12 +393,12 @@ impl AccessPolicy {
         Some(failure(421, &text))
     }
 
-    /// The rules for plain requests of pages.
+    /// The rules for plain requests from pages.
     pub(crate) fn cors(&self) -> &Cors {
         &self.cors
     }
 
-    /// Makes the handler of a WebSocket whose page may connect, or rejects it in the way that its client can read.
+    /// Makes the handler for a WebSocket whose page may connect, or rejects it in the way that its client can read.
     ///
     /// # Errors
     /// The answer to a client that is not a browser.
@@ -425,7 +426,7 @@ impl AccessPolicy {
         Err(rejection.refusal)
     }
 
-    /// Checks the `Origin` of a request.
+    /// Checks a request's `Origin`.
     ///
     /// # Errors
     /// The origin is not allowed.
@@ -442,7 +443,7 @@ impl AccessPolicy {
         })
     }
 
-    /// The rights of the sender of a request.
+    /// The rights of a request's sender.
     ///
     /// # Errors
     /// [`Denied`] if the token is invalid, expired or revoked.
@@ -508,7 +509,7 @@ impl AccessPolicy {
     }
 }
 
-/// The current access policy of a hub, which can be replaced while the hub runs. Clones share the policy.
+/// A hub's current access policy, which can be replaced while the hub runs. Clones share the policy.
 #[derive(Clone)]
 pub struct LivePolicy(Arc<RwLock<Arc<AccessPolicy>>>);
 
@@ -555,7 +556,7 @@ impl LivePolicy {
         match started {
             Ok((policy, targets)) => {
                 let policy = Arc::new(policy);
-                // A namespace in force that names a hook has a client of hooks: the client comes first and goes last.
+                // A namespace in force that names a hook has a hook client: the client comes first and goes last.
                 if policy.hooks.is_none() {
                     policy.apply_namespaces();
                 }
@@ -569,9 +570,8 @@ impl LivePolicy {
         }
     }
 
-    /// Replaces the apps of the Pusher protocol, and nothing else. Open connections follow as with
-    /// [`with_pusher`](AccessPolicy::with_pusher). The apps are those of the policy until the next
-    /// [`replace`](Self::replace).
+    /// Replaces only the Pusher apps. Open connections follow as with [`with_pusher`](AccessPolicy::with_pusher). The
+    /// policy keeps these apps until the next [`replace`](Self::replace).
     ///
     /// # Errors
     /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): no certificate for a webhook is trusted. The former

@@ -4,7 +4,7 @@ use sinews_server::{Request, query_pairs};
 
 use crate::model::brief::brief;
 
-/// The query parameters of one kind of request, beside [`COMMON`].
+/// The query parameters for one request kind, beside [`COMMON`].
 struct RouteParameters {
     /// The method; `WS` for WebSockets.
     method: &'static str,
@@ -13,7 +13,7 @@ struct RouteParameters {
     names: &'static [&'static str],
 }
 
-/// The token of all routes, for clients that cannot send headers.
+/// The token for all routes, for clients that cannot send headers.
 const COMMON: &str = "token";
 
 /// Position of a reconnecting client that cannot send the header `Last-Event-ID`: polyfills of `EventSource` add it.
@@ -65,7 +65,7 @@ const ROUTES: [RouteParameters; 20] = [
     route("GET", "/streams/*/records", &["offset", "partition", "bytes", "follow", "from", "time", "group"]),
 ];
 
-/// Returns the error of a request with an unknown query parameter.
+/// Returns the error for a request with an unknown query parameter.
 pub(crate) fn check(request: &Request<'_>) -> Option<String> {
     let head = request.head();
     let query = head.query().filter(|query| !query.is_empty())?;

@@ -1,4 +1,4 @@
-//! The topics of the hub: publications, subscriptions, histories. Client protocols receive a topic's publications in their
+//! The hub's topics: publications, subscriptions, histories. Client protocols receive a topic's publications in their
 //! [encodings](encoding).
 
 pub(crate) mod encoding;
@@ -38,7 +38,7 @@ use crate::model::{is_pattern, is_reserved};
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
 pub(crate) struct HubTopics {
-    /// The encodings of all client protocols.
+    /// All client protocols' encodings.
     encodings: Arc<Encodings>,
     /// Open dashboards.
     dashboards: AtomicUsize,
@@ -59,11 +59,11 @@ pub(crate) struct HubTopics {
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
     /// The keys that all nodes share.
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
-    /// The sink of events.
+    /// The event sink.
     events: OnceLock<Arc<dyn EventSink>>,
-    /// Write-locked during a change of the role, so that no publication happens in between.
+    /// Write-locked during a role change, so that no publication happens in between.
     role: RwLock<HandoverRole>,
-    /// Publications of other nodes during a handover.
+    /// Other nodes' publications during a handover.
     node_publications: NodePublications,
 }
 
@@ -95,12 +95,12 @@ impl HubTopics {
         Self { durable, ..self }
     }
 
-    /// Sets the encodings of all client protocols.
+    /// Sets all client protocols' encodings.
     pub(crate) fn with_encodings(self, encodings: Encodings) -> Self {
         Self { encodings: encodings.into(), ..self }
     }
 
-    /// The encodings of all client protocols.
+    /// All client protocols' encodings.
     pub(crate) fn encodings(&self) -> &Arc<Encodings> {
         &self.encodings
     }
@@ -110,7 +110,7 @@ impl HubTopics {
         self.encodings.iter().any(|registered| registered.encoding.has_sealed(topic, event, seal))
     }
 
-    /// The connections of clients.
+    /// The client connections.
     pub(crate) fn connections(&self) -> &Arc<ConnectionRegistry> {
         &self.connections
     }
@@ -125,13 +125,13 @@ impl HubTopics {
         Arc::new(PublicNames { encodings: Arc::clone(&self.encodings), observer })
     }
 
-    /// Sets the sink of the events of topics and connections. The first call sets it.
+    /// Sets the sink for topic and connection events. The first call sets it.
     pub(crate) fn set_events(&self, events: Arc<dyn EventSink>) {
         self.connections.set_events(Arc::clone(&events));
         let _ = self.events.set(events);
     }
 
-    /// The sink of events.
+    /// The event sink.
     pub(crate) fn events(&self) -> Option<&Arc<dyn EventSink>> {
         self.events.get()
     }
@@ -146,7 +146,7 @@ impl HubTopics {
         !is_reserved(topic) && self.durable.is_on(topic)
     }
 
-    /// Makes this server a node of a cluster. The first call sets it.
+    /// Makes this server a cluster node. The first call sets it.
     pub(crate) fn set_other_nodes(&self, other_nodes: Arc<dyn OtherNodes>) {
         let _ = self.other_nodes.set(other_nodes);
     }
@@ -171,14 +171,14 @@ impl HubTopics {
         self.other_nodes().map(|nodes| nodes.is_connected())
     }
 
-    /// A topic has a new subscriber, who is notified if the broker of the cluster rejects its subscription.
+    /// A topic has a new subscriber, who is notified if the cluster's broker rejects its subscription.
     pub(crate) fn retry_rejected(&self, topic: &str) {
         if let Some(nodes) = self.other_nodes() {
             nodes.retry_rejected(topic);
         }
     }
 
-    /// Whether this server is a node of a cluster, and cannot reach the other nodes.
+    /// Whether this server is a cluster node, and cannot reach the other nodes.
     pub(crate) fn is_isolated(&self) -> bool {
         self.reaches_nodes() == Some(false)
     }
@@ -190,7 +190,7 @@ impl HubTopics {
         }
     }
 
-    /// Counts the end of a subscription.
+    /// Counts a subscription's end.
     pub(crate) fn uncount_subscriber(&self, encoded: EncodedTopics) {
         if let Some(subscriptions) = self.encodings.subscriptions(encoded) {
             subscriptions.fetch_sub(1, Ordering::AcqRel);
@@ -207,7 +207,7 @@ impl HubTopics {
         }
     }
 
-    /// Counts the end of a subscription. The end of a connection is the end of its presence, too.
+    /// Counts a subscription's end. When a connection ends, so does its presence.
     pub(crate) fn remove_subscriber(&self, cx: &mut Context<'_>, encoded: EncodedTopics, topic: &str) {
         self.uncount_subscriber(encoded);
         cx.leave(topic);

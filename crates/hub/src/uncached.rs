@@ -1,4 +1,4 @@
-//! Caching of answers.
+//! Response caching.
 
 use sinews_server::StreamingResponse;
 

@@ -29,20 +29,20 @@ use crate::access::auth::Revocation;
 /// predecessor keeps serving. [`HandoverAddress::Datagrams`], which only a predecessor with HTTP/3 sends, is such a kind.
 pub(crate) const VERSION: u32 = 4;
 
-/// Longest frame: above any sensible limit of messages, and small enough to detect a corrupt length.
+/// Longest frame: above any sensible message limit, and small enough to detect a corrupt length.
 const FRAME_MAX: usize = 1 << 30;
 
-/// Limits of the queue to the other process, in messages and bytes: some seconds of traffic while it starts.
+/// Limits for the queue to the other process, in messages and bytes: some seconds of traffic while it starts.
 pub(crate) const QUEUE_FRAMES_MAX: usize = 1 << 17;
 pub(crate) const QUEUE_BYTES_MAX: usize = 256 << 20;
 
-/// Maximum number of revocations in one frame.
+/// Maximum revocations in one frame.
 const REVOCATIONS_PER_FRAME: usize = 1_024;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub(crate) enum HandoverHead {
-    /// To the successor: the addresses of the listeners that follow, and the node of the cluster, if there is one.
+    /// To the successor: the addresses of the listeners that follow, and the cluster node, if there is one.
     Hello {
         version: u32,
         listeners: Vec<HandoverAddress>,
@@ -53,25 +53,25 @@ pub(crate) enum HandoverHead {
     Bound { version: u32 },
     /// To the predecessor: the successor cannot serve.
     Failed { why: String },
-    /// To the successor: a topic, and the number of its messages that follow.
+    /// To the successor: a topic, and how many of its messages follow.
     Topic { name: String, position: HandoverPosition, messages: usize },
-    /// To the successor: a message of the topic's history.
+    /// To the successor: a message from the topic's history.
     Kept { age_ms: u64 },
-    /// To the successor: the presence of a topic, and the number of its members that follow.
+    /// To the successor: a topic's presence, and how many of its members follow.
     Presence { topic: String, anonymous: usize, members: usize },
-    /// To the successor: a member of the topic. The body is its info.
+    /// To the successor: a topic member. The body is its info.
     Member { id: String, connections: usize },
-    /// To the successor: a keyed topic, and the number of its keys that follow.
+    /// To the successor: a keyed topic, and how many of its keys follow.
     Keyed {
         topic: String,
         position: HandoverPosition,
         forgotten: u64,
         keys: usize,
-        /// The node of the cluster that owns the keys.
+        /// The cluster node that owns the keys.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<HandoverOwner>,
     },
-    /// To the successor: a key of the topic. The body is its value.
+    /// To the successor: a topic key. The body is its value.
     Key {
         key: String,
         version: u64,
@@ -81,17 +81,18 @@ pub(crate) enum HandoverHead {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<NonZeroU64>,
     },
-    /// To the other process: revocations of tokens. The body is their list in JSON.
+    /// To the other process: token revocations. The body is their list in JSON.
     Revocations,
     /// The end of the topics. The body holds the source of the topics' epochs, or is empty.
     End {
-        /// In a cluster, the last publication of each other process that the histories contain. Absent in earlier versions.
+        /// In a cluster, the last publication of each other process that the histories contain. Absent in earlier
+        /// versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         delivered: Option<Vec<HandoverDelivered>>,
     },
     /// To the predecessor: the successor serves.
     Serving,
-    /// To the successor: a publication of the predecessor. If the topic has a history, `Published` answers it.
+    /// To the successor: the predecessor's publication. If the topic has a history, `Published` answers it.
     Publish {
         topic: String,
         kind: ContentKind,
@@ -119,14 +120,14 @@ pub(crate) enum HandoverHead {
 pub(crate) enum HandoverAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
-    /// The way of datagrams of HTTP/3 between both processes.
+    /// The way of HTTP/3 datagrams between both processes.
     Datagrams,
 }
 
 /// The publisher of a publication.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HandoverSender {
-    /// The socket id of the client of an app that has published.
+    /// The socket id of the app client that has published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) socket: Option<String>,
     /// The id of the connection that does not receive the publication.
@@ -134,26 +135,26 @@ pub(crate) struct HandoverSender {
     pub(crate) exclude: Option<String>,
 }
 
-/// Owner of the keys of a topic.
+/// Owner of a topic's keys.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HandoverOwner {
-    /// The id of the node, in hexadecimal digits.
+    /// The node's id, in hexadecimal digits.
     pub(crate) node: String,
     pub(crate) term: u32,
 }
 
-/// The last publication of a process of the cluster that the predecessor has delivered to a topic with a history.
+/// The last publication from a process in the cluster that the predecessor has delivered to a topic with a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HandoverDelivered {
-    /// The id of the node, in hexadecimal digits, and the start of the process.
+    /// The node's id, in hexadecimal digits, and the process's start.
     pub(crate) node: String,
     pub(crate) start: u64,
-    /// Number of the message, and index of the publication in it.
+    /// The message's number, and the publication's index in it.
     pub(crate) number: u64,
     pub(crate) index: u64,
 }
 
-/// Position of a message.
+/// A message's position.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct HandoverPosition {
     epoch: u64,
@@ -172,7 +173,7 @@ impl From<HandoverPosition> for Position {
     }
 }
 
-/// Kind of a body.
+/// A body's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ContentKind {
@@ -193,7 +194,7 @@ impl HandoverFrame {
         Self { head, body: Bytes::new() }
     }
 
-    /// Revocations in frames of a limited size.
+    /// Revocations in size-limited frames.
     pub(crate) fn from_revocations(all: &[Revocation]) -> impl Iterator<Item = Self> {
         all.chunks(REVOCATIONS_PER_FRAME).map(|part| {
             // Structs of texts and numbers are always encoded.
@@ -286,7 +287,7 @@ struct FrameQueueState {
     cut: AtomicBool,
 }
 
-/// The consuming end of the queue, which writes frames to the other process.
+/// The queue's consuming end, which writes frames to the other process.
 pub(crate) struct FrameReceiver {
     frames: Receiver<HandoverFrame>,
     shared: Arc<FrameQueueState>,

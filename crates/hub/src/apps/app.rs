@@ -18,43 +18,43 @@ use crate::webhooks::WebhookTarget;
 /// Maximum number of apps.
 const APPS_MAX: usize = 10_000;
 
-/// Maximum number of keys of one app: enough for rotations, and a bound on the work of a wrong signature.
+/// Maximum keys per app: enough for rotations, and a bound on the work of a wrong signature.
 const KEYS_MAX: usize = 8;
 
-/// Maximum number of webhooks of one app.
+/// Maximum webhooks per app.
 const WEBHOOKS_MAX: usize = 8;
 
-/// Maximum number of webhooks of all apps: each is a label of metrics, and has a queue.
+/// Maximum webhooks in all apps: each is a label of metrics, and has a queue.
 const ALL_WEBHOOKS_MAX: usize = 256;
 
-/// Maximum of the timeouts of an app.
+/// Maximum timeout of an app.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Maximum of [`PusherLimits::recovery_time`]: each recovery that is read reserves memory that others wait for.
 const RECOVERY_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Limits of an app. The defaults are those of the hosted service, where it has one.
+/// An app's limits. The defaults are the hosted service's, where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PusherLimits {
     /// Connections on this node. Default: no limit.
     pub connections: Option<usize>,
-    /// Channels of one connection, at most 500: a presence channel takes two of the 1,024 subscriptions of a connection.
+    /// Channels per connection, at most 500: a presence channel takes two of a connection's 1,024 subscriptions.
     /// Default 500.
     pub channels: usize,
-    /// Length of a channel's name in bytes, at most 200. Default 164.
+    /// A channel name's length in bytes, at most 200. Default 164.
     pub channel_name: usize,
-    /// Length of an event's name in bytes. Default 200.
+    /// An event name's length in bytes. Default 200.
     pub event_name: usize,
-    /// Size of an event's data in bytes. Default 10,240.
+    /// An event's data size in bytes. Default 10,240.
     pub event_data: usize,
-    /// Channels of one trigger. Default 100.
+    /// Channels per trigger. Default 100.
     pub event_channels: usize,
-    /// Events of one batch. Default 10.
+    /// Events per batch. Default 10.
     pub batch: usize,
-    /// Members of a presence channel. Default 100.
+    /// Members per presence channel. Default 100.
     pub members: usize,
-    /// Client events a second of one connection; the burst is the same number. Default 10.
+    /// Client events a second for each connection; the burst is the same number. Default 10.
     pub client_events_per_second: u32,
     /// Requests a second to the HTTP API on this node; the burst is the same number. Default: no limit.
     pub requests_per_second: Option<u32>,
@@ -63,13 +63,13 @@ pub struct PusherLimits {
     /// Cache channels on this node that retain an event. Their messages have this number times [`event_data`](Self::event_data)
     /// bytes at most, by default 100 MB; beyond, the oldest event is dropped. Default 10,000.
     pub cached_channels: usize,
-    /// Users of a watchlist. Default 100.
+    /// Users per watchlist. Default 100.
     pub watchlist: usize,
-    /// Time in which a client answers a ping of the server, at most one day; after it, the connection is closed with 4201.
+    /// Time in which a client answers the server's ping, at most one day; after it, the connection is closed with 4201.
     /// Default 30 s.
     pub pong_time: Duration,
-    /// Time in which the missed events of a channel are read from a stream, at most one minute; after it, the client recovers
-    /// none. Default 5 s.
+    /// Time in which a channel's missed events are read from a stream, at most one minute; after it, the client
+    /// recovers none. Default 5 s.
     pub recovery_time: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Default for PusherLimits {
     }
 }
 
-/// Features of an app. Clients of an app have all of them by default.
+/// An app's features. By default, its clients have all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PusherFeatures {
@@ -103,7 +103,7 @@ pub struct PusherFeatures {
     pub presence_channels: bool,
     /// Cache channels. Otherwise, subscriptions to them are rejected with the status 403, and no event is retained.
     pub cache_channels: bool,
-    /// Sign-in of users. Otherwise, connections that sign in are closed with 4009.
+    /// User sign-in. Otherwise, connections that sign in are closed with 4009.
     pub users: bool,
     /// Watchlists. Otherwise, users sign in without theirs.
     pub watchlists: bool,
@@ -118,10 +118,10 @@ impl Default for PusherFeatures {
 /// Largest [`PusherLimits::channels`].
 const CHANNELS_MAX: usize = 500;
 
-/// Largest [`PusherLimits::channel_name`]: the name of the hub's topic has 250 bytes, with the id of the app.
+/// Largest [`PusherLimits::channel_name`]: the hub's topic name has 250 bytes, with the app's id.
 const CHANNEL_NAME_MAX: usize = 200;
 
-/// An app of the Pusher Channels protocol: a namespace of channels with keys of its own.
+/// A Pusher Channels app: a channel namespace with its own keys.
 ///
 /// ```
 /// use sinews_hub::{PusherApp, PusherApps};
@@ -185,14 +185,14 @@ impl PusherApp {
         }
     }
 
-    /// Sets the name of the app for people, which the dashboard shows with the id. Default: none.
+    /// Sets the app's name for people, which the dashboard shows with the id. Default: none.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Adds a key, for a rotation: all keys of an app are valid.
+    /// Adds a key, for a rotation: all of an app's keys are valid.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>, secret: &str) -> Self {
         self.keys.push(AppKey::new(key.into(), secret));
@@ -215,7 +215,7 @@ impl PusherApp {
         self
     }
 
-    /// Sets the origins whose pages may connect. Default: all, because keys of apps are public in pages, and signatures
+    /// Sets the origins whose pages may connect. Default: all, because app keys are public in pages, and signatures
     /// protect private channels.
     #[must_use]
     pub fn with_origins(mut self, origins: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -230,8 +230,8 @@ impl PusherApp {
         self
     }
 
-    /// Sends the number of subscribers to the subscribers of channels without presence, and adds it to answers of the HTTP
-    /// API on request. Default: no.
+    /// Sends the subscriber count to subscribers of channels without presence, and adds it to HTTP API answers on
+    /// request. Default: no.
     #[must_use]
     pub fn with_subscription_counts(mut self, are_sent: bool) -> Self {
         self.subscription_counts = are_sent;
@@ -246,8 +246,8 @@ impl PusherApp {
         self
     }
 
-    /// Requires the parameter `protocol` of a connection. Default: without it, the protocol is the major number of the
-    /// parameter `version`, as the documentation of the hosted service says.
+    /// Requires a connection's parameter `protocol`. Default: without it, the protocol is the major number in the
+    /// parameter `version`, as the hosted service's documentation says.
     #[must_use]
     pub fn with_strict_protocol(mut self, is_strict: bool) -> Self {
         self.strict_protocol = is_strict;
@@ -284,7 +284,7 @@ impl PusherApp {
         self
     }
 
-    /// Adds a webhook: at most 8 of an app, and 256 of all apps. Default: none.
+    /// Adds a webhook: at most 8 per app, and 256 in all apps. Default: none.
     #[cfg(feature = "webhooks")]
     #[must_use]
     pub fn with_webhook(mut self, webhook: PusherWebhook) -> Self {
@@ -292,7 +292,7 @@ impl PusherApp {
         self
     }
 
-    /// Returns where the topics of its channels are.
+    /// Returns where its channels' topics are.
     pub(crate) fn topic_space(&self) -> TopicSpace<'_> {
         TopicSpace { app: &self.id, prefix: self.topics.as_deref() }
     }
@@ -304,12 +304,12 @@ impl PusherApp {
         u8::try_from(index).ok()
     }
 
-    /// Seals an event for the topic of one of its channels: another program cannot, unless it has the secret.
+    /// Seals an event for one of its channels' topics: another program cannot, unless it has the secret.
     pub(crate) fn seal(&self, topic: &str, event: &[u8]) -> String {
         self.keys.first().map_or_else(String::new, |key| key.seal(topic, event))
     }
 
-    /// The rate of client events.
+    /// The client-event rate.
     pub(crate) fn client_event_rate(&self) -> PublishRate {
         PublishRate::new(self.limits.client_events_per_second)
     }
@@ -371,22 +371,22 @@ impl PusherApp {
     }
 }
 
-/// Longest id of an app.
+/// Longest app id.
 const APP_MAX: usize = 20;
 
-/// Whether a text can be the id of an app: one token of a topic's name.
+/// Whether a text can be an app's id: one token in a topic's name.
 fn is_app_id(id: &str) -> bool {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     (1..=APP_MAX).contains(&id.len()) && id.bytes().all(is_valid)
 }
 
-/// Largest [`PusherLimits::watchlist`]: each user takes one of the 1,024 subscriptions of a connection.
+/// Largest [`PusherLimits::watchlist`]: each user takes one of a connection's 1,024 subscriptions.
 const WATCHLIST_MAX: usize = 100;
 
-/// Longest [prefix](PusherApp::with_topics): with the longest name of a channel, a topic has at most 250 bytes.
+/// Longest [prefix](PusherApp::with_topics): with the longest channel name, a topic has at most 250 bytes.
 const PREFIX_MAX: usize = 49;
 
-/// The apps of a server.
+/// A server's apps.
 #[derive(Clone, Debug, Default)]
 pub struct PusherApps {
     pub(crate) by_id: BTreeMap<String, Arc<PusherApp>>,
@@ -449,7 +449,7 @@ impl PusherApps {
         known.find(|(other, _)| is_below(prefix, other) || is_below(other, prefix)).map(|(_, id)| id)
     }
 
-    /// Where the events of channels go.
+    /// Where channel events go.
     ///
     /// # Errors
     /// No certificate is trusted.

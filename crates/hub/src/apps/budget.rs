@@ -1,4 +1,4 @@
-//! Memory of the missed events that recoveries read from streams at once.
+//! Memory for the missed events that recoveries read from streams at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +14,13 @@ pub(crate) struct RecoveryBudget {
     count: Arc<AtomicUsize>,
 }
 
-/// Memory of one recovery, until it is dropped.
+/// One recovery's memory, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedMemory {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Most that the events of one recovery take in bytes.
+/// Most bytes that one recovery's events take.
 pub(crate) const RECOVERY_BYTES: usize = 1 << 20;
 
 /// Default of [`HubBuilder::pusher_recovery_bytes`](crate::HubBuilder::pusher_recovery_bytes).
@@ -44,7 +44,7 @@ impl RecoveryBudget {
         }
     }
 
-    /// Reserves the memory of one recovery.
+    /// Reserves the memory for one recovery.
     pub(crate) async fn reserve(&self) -> ReservedMemory {
         // Nothing closes the semaphore.
         ReservedMemory { _permit: Arc::clone(&self.permits).acquire_owned().await.ok() }

@@ -1,4 +1,4 @@
-//! The last events of cache channels on this node.
+//! Cache channels' last events on this node.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::topics::encoding::EventOrigin;
 pub(crate) struct EventCache {
     /// Names are chosen by clients, so their hash is keyed.
     events: HashMap<Box<str>, CachedEvent>,
-    /// The channels in the order of their events, each with the version of an event that a later one may have replaced.
+    /// The channels in event order, each with the version of an event that a later one may have replaced.
     order: VecDeque<(u64, Box<str>)>,
     /// Bytes of the messages.
     bytes: usize,
@@ -20,26 +20,26 @@ pub(crate) struct EventCache {
     misses: HashMap<Box<str>, Instant>,
 }
 
-/// An event of a cache channel.
+/// A cache channel's event.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedEvent {
     pub(crate) message: Prepared,
     /// When it was published.
     pub(crate) at: Instant,
     pub(crate) expires: Instant,
-    /// Distinguishes the events of a channel, and rises.
+    /// Distinguishes a channel's events, and rises.
     pub(crate) version: u64,
     pub(crate) origin: EventOrigin,
 }
 
-/// Limits of a cache.
+/// A cache's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheBounds {
     /// Time for which an event is retained.
     pub(crate) time: Duration,
     /// Maximum number of channels with an event.
     pub(crate) channels: usize,
-    /// Maximum size of all messages in bytes: other protocols may publish larger events than those of the app.
+    /// Maximum bytes in all messages: other protocols may publish larger events than the app's.
     pub(crate) bytes: usize,
 }
 
@@ -87,7 +87,7 @@ impl EventCache {
         }
     }
 
-    /// The event of a channel, unless it has expired.
+    /// A channel's event, unless it has expired.
     pub(crate) fn get(&self, channel: &str, now: Instant) -> Option<&CachedEvent> {
         self.events.get(channel).filter(|known| known.expires > now)
     }

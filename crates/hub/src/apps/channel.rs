@@ -1,4 +1,4 @@
-//! Names of channels, and the topics of the hub that they are.
+//! Channel names, and their topics in the hub.
 //!
 //! ```text
 //!   $pusher.APP.c.CHANNEL   presence of a channel, and its topic if the app has no topics of its own
@@ -6,7 +6,7 @@
 //!   PREFIX.CHANNEL          topic of a channel of an app with topics
 //! ```
 //!
-//! No client of another protocol can name a topic that begins with `$pusher.`.
+//! No client using another protocol can name a topic that begins with `$pusher.`.
 
 use std::borrow::Cow;
 
@@ -17,13 +17,13 @@ use sinews_server::Member;
 
 use crate::model::{RESERVED, check_name};
 
-/// Begin of the names of presence channels.
+/// Name prefix of presence channels.
 pub(crate) const PRESENCE_PREFIX: &str = "presence-";
 
-/// Begin of the channel of a user's events.
+/// Prefix of a user's event channel.
 pub(crate) const USER_CHANNEL: &str = "#server-to-user-";
 
-/// Begin of the names of users of apps among all users.
+/// Prefix of app users' names among all users.
 pub(crate) const RESERVED_USER: &str = "$pusher:";
 
 /// Access to a channel.
@@ -35,7 +35,7 @@ pub(crate) enum ChannelAccess {
     Encrypted,
 }
 
-/// Kind of a channel, by the prefix of its name.
+/// A channel's kind, by the prefix of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChannelKind {
     pub(crate) access: ChannelAccess,
@@ -66,7 +66,7 @@ impl ChannelKind {
     }
 }
 
-/// Checks the name of a channel.
+/// Checks a channel name.
 ///
 /// # Errors
 /// The rule that the name breaks.
@@ -80,7 +80,7 @@ pub(crate) fn check_channel(channel: &str, length_max: usize) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks the id of a user, which may be a member of channels.
+/// Checks the id of a user that may be a member of channels.
 pub(crate) fn is_user_id(id: &str) -> bool {
     !id.is_empty() && id.chars().nth(Member::ID_MAX).is_none() && !id.chars().any(char::is_control)
 }
@@ -88,40 +88,40 @@ pub(crate) fn is_user_id(id: &str) -> bool {
 /// The rule of [`is_user_id`].
 pub(crate) const USER_RULE: &str = "a user's id has 1 to 128 characters and no control characters";
 
-/// Stands for a dot in the name of a presence: a channel's name may begin or end with a dot, and none has this character.
+/// Stands for a dot in a presence's name: a channel's name may begin or end with a dot, and none has this character.
 pub(crate) const DOT: char = '%';
 
-/// The presence of a channel: its members, or the number of its subscribers.
+/// A channel's presence: its members, or its subscriber count.
 pub(crate) fn presence_of(app: &str, channel: &str) -> String {
     [RESERVED, ".", app, ".c.", &dotless(channel)].concat()
 }
 
-/// A channel's name, or a part of it, with [`DOT`] in the place of dots.
+/// A channel's name, or a part of it, with [`DOT`] in place of dots.
 pub(crate) fn dotless(channel: &str) -> Cow<'_, str> {
     if channel.contains('.') { channel.replace('.', "%").into() } else { channel.into() }
 }
 
-/// Begin of the names of all channels' presence.
+/// Name prefix of all channels' presence.
 pub(crate) fn presence_prefix(app: &str) -> String {
     format!("{RESERVED}.{app}.c.")
 }
 
-/// The topic of a user's events, and the user's presence. Its name has the same length for all ids.
+/// A user's event topic, and the user's presence. Its name has the same length for all ids.
 pub(crate) fn topic_of_user(app: &str, user: &str) -> String {
     let hash = digest::digest(&digest::SHA256, user.as_bytes());
     format!("{RESERVED}.{app}.u.{}", URL_SAFE_NO_PAD.encode(hash))
 }
 
-/// Where the topics of an app's channels are.
+/// Where an app's channel topics are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TopicSpace<'a> {
     /// The app's id.
     pub(crate) app: &'a str,
-    /// The begin of the topics that the app shares with other protocols.
+    /// The prefix of the topics that the app shares with other protocols.
     pub(crate) prefix: Option<&'a str>,
 }
 
-/// Returns the topic of a channel.
+/// Returns a channel's topic.
 pub(crate) fn topic_of(space: TopicSpace<'_>, channel: &str) -> String {
     if let Some(prefix) = space.prefix {
         let topic = format!("{prefix}.{channel}");
@@ -133,7 +133,7 @@ pub(crate) fn topic_of(space: TopicSpace<'_>, channel: &str) -> String {
     presence_of(space.app, channel)
 }
 
-/// The channel of an app's topic in the name space of the protocol.
+/// The channel of an app's topic in the protocol's name space.
 pub(crate) fn channel_of_topic(topic: &str) -> Option<PusherTopic<'_>> {
     let (app, rest) = topic.strip_prefix(RESERVED)?.strip_prefix('.')?.split_once('.')?;
     match rest.split_once('.')? {
@@ -154,7 +154,7 @@ pub(crate) enum PusherTopic<'a> {
         app: &'a str,
         channel: Cow<'a, str>,
     },
-    /// The topic of a user, whose id is in the events and is that of the only member.
+    /// A user's topic. The user's id is in the events, and is the id of the only member.
     User {
         app: &'a str,
     },

@@ -9,7 +9,7 @@ use crate::model::event::Event;
 use crate::model::push_json;
 use crate::model::user_id::{has_number_id, push_user_id};
 
-/// Events of the protocol itself, which no publisher may send.
+/// The protocol's own events, which no publisher may send.
 pub(crate) const INTERNAL_EVENT: &str = "pusher_internal:";
 
 /// An event, encoded for all subscribers of a channel.
@@ -20,7 +20,7 @@ pub(crate) struct EncodedEvent {
 }
 
 impl EncodedEvent {
-    /// Appends the position of the event, and which connection does not receive it: the one that the event names, or else
+    /// Appends the event's position, and which connection does not receive it: the one that the event names, or else
     /// the one that has sent it.
     pub(crate) fn with_position(self, position: Position, sender: Option<u128>) -> Self {
         let socket_id = self.socket_id.or(sender);
@@ -41,7 +41,7 @@ pub(crate) fn encode(event: &Event<'_>, channel: &str) -> EncodedEvent {
     }
 }
 
-/// Encodes an event with the JSON of its data, empty for none, and of the id of its sender.
+/// Encodes an event with the JSON of its data, empty for none, and of its sender's id.
 fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&str>) -> String {
     let fields_len = [channel, Some(data), user_id].into_iter().flatten().map(str::len).sum::<usize>();
     let mut text = String::with_capacity(48 + event.len() + fields_len);
@@ -63,7 +63,7 @@ fn event_text(event: &str, channel: Option<&str>, data: &str, user_id: Option<&s
     text
 }
 
-/// Encodes an event whose data is a string of JSON.
+/// Encodes an event whose data is a JSON string.
 pub(crate) fn nested(event: &str, channel: Option<&str>, data: &Value) -> String {
     nested_text(event, channel, &data.to_string())
 }
@@ -95,7 +95,7 @@ pub(crate) fn error(code: Option<u16>, message: &str, channel: Option<&str>) -> 
     object("pusher:error", channel, &data)
 }
 
-/// Encodes the acknowledgement of a subscription; of a presence channel with all its members.
+/// Encodes a subscription's acknowledgement; for a presence channel with all its members.
 pub(crate) fn subscription_succeeded(channel: &str, members: Option<&[Member]>) -> String {
     const EVENT: &str = "pusher_internal:subscription_succeeded";
     let Some(members) = members else { return nested_text(EVENT, Some(channel), "{}") };
@@ -126,7 +126,7 @@ fn info_text(info: &[u8]) -> Option<&str> {
     (!info.is_empty()).then_some(info)
 }
 
-/// Encodes an update of the presence of a channel or of a user; `None` for a topic of another protocol.
+/// Encodes an update of a channel's or a user's presence; `None` for another protocol's topic.
 pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMessage>> {
     let text = |text: String| PresenceMessage::from(Prepared::text(text));
     Some(match channel_of_topic(update.topic())? {
@@ -145,7 +145,7 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
             vec![text(nested("pusher_internal:subscription_count", Some(&channel), &data))]
         }
         PusherTopic::Channel { channel, .. } if !update.has_transitions() => {
-            // Clients replace their list of members.
+            // Clients replace their member list.
             let all = subscription_succeeded(&channel, Some(update.members()));
             vec![PresenceMessage::leading_to(update.count().version, Prepared::text(all))]
         }
@@ -172,7 +172,7 @@ pub(crate) fn presence_update(update: &PresenceUpdate) -> Option<Vec<PresenceMes
     })
 }
 
-/// Encodes the states of users.
+/// Encodes user states.
 pub(crate) fn watchlist_events(events: &[(&str, Vec<String>)]) -> String {
     let events: Vec<Value> =
         events.iter().map(|(name, ids)| json!({ "name": name, "user_ids": ids })).collect();

@@ -1,4 +1,4 @@
-//! The encodings of channels: events with their positions in the history, for clients that recover, and events without.
+//! Channel encodings: events with their positions in the history, for clients that recover, and events without.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) const EVENTS: EncodedTopics = EncodedTopics::new("p.").with_reserved(
 pub(crate) const RECOVERABLE_EVENTS: EncodedTopics =
     EncodedTopics::new("q.").with_positioning(Positioning::Follows).unshared();
 
-/// HTTP status of a subscription that gets no publications of other nodes.
+/// HTTP status of a subscription that gets no publications from other nodes.
 const STATUS_UNAVAILABLE: u16 = 503;
 
 /// Encodes events without positions.
@@ -31,7 +31,7 @@ struct ChannelEvents(Arc<LiveApps>);
 #[derive(Debug)]
 struct RecoverableEvents(Arc<LiveApps>);
 
-/// Returns the encodings of the apps' channels.
+/// Returns the encodings for the apps' channels.
 pub(crate) fn encodings(apps: &Arc<LiveApps>) -> [Arc<dyn Encoding>; 2] {
     [Arc::new(ChannelEvents(Arc::clone(apps))), Arc::new(RecoverableEvents(Arc::clone(apps)))]
 }
@@ -98,7 +98,7 @@ impl Encoding for RecoverableEvents {
     }
 }
 
-/// Encodes the reason why a channel gets no publications of other nodes.
+/// Encodes the reason why a channel gets no publications from other nodes.
 fn rejection(apps: &LiveApps, topic: &str, reason: &str, out: &Publisher) -> Option<Prepared> {
     let mut channel = apps.channel(topic)?;
     if channel == USER_CHANNEL {
@@ -109,13 +109,13 @@ fn rejection(apps: &LiveApps, topic: &str, reason: &str, out: &Publisher) -> Opt
     Some(Prepared::text(subscription_error(&channel, "Unavailable", reason, STATUS_UNAVAILABLE)))
 }
 
-/// The last events of cache channels.
+/// The cache channels' last events.
 impl LastEvents for ChannelEvents {
     fn has_topic(&self, topic: &str) -> bool {
         self.0.may_be_cache(topic) && self.0.target(topic).is_some_and(|target| target.is_cache)
     }
 
-    /// Events of clients have no version, and the same way to all workers: they keep their order.
+    /// Client events have no version, and the same way to all workers: they keep their order.
     fn retain(&self, publication: &Publication<'_, '_>, message: &Prepared) -> Option<u64> {
         if publication.content.event().is_from_client() {
             return Some(0);

@@ -31,10 +31,10 @@ pub(crate) struct LiveApps {
     table: RwLock<AppTable>,
     /// Counts the tables.
     generation: AtomicU64,
-    /// Whether channels of an app are topics of other protocols.
+    /// Whether an app's channels are topics in other protocols.
     has_topics: AtomicBool,
     socket_ids: SocketIds,
-    /// The last version of an event of any cache channel: the channels of an app that is removed and added again go on.
+    /// The last version of an event on any cache channel: if an app is removed and added again, its channels go on.
     versions: AtomicU64,
     pub(crate) counters: PusherCounters,
     pub(crate) recoveries: RecoveryBudget,
@@ -48,18 +48,18 @@ struct AppTable {
     live: HashMap<String, Arc<LiveApp>>,
 }
 
-/// State of an app on this node.
+/// An app's state on this node.
 #[derive(Debug, Default)]
 pub(crate) struct AppState {
     connections: AtomicUsize,
     /// Rejected connections, subscriptions, messages and requests.
     rejected: AtomicU64,
-    /// Due time of the next request, in nanoseconds.
+    /// The next request's due time, in nanoseconds.
     requests: Mutex<u64>,
     cache: Mutex<EventCache>,
 }
 
-/// The load of an app on this node.
+/// An app's load on this node.
 #[derive(Debug)]
 pub(crate) struct AppLoad {
     pub(crate) id: String,
@@ -124,7 +124,7 @@ impl LiveApps {
         read(&self.table.read())
     }
 
-    /// The number of the table in force.
+    /// The current table's number.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -144,7 +144,7 @@ impl LiveApps {
         self.read(|table| table.live.get(table.apps.by_key.get(key)?).cloned())
     }
 
-    /// The apps with the most connections, and the number of all apps.
+    /// The apps with the most connections, and the app count.
     pub(crate) fn busiest(&self, most: usize) -> (Vec<AppLoad>, usize) {
         self.read(|table| {
             let mut apps: Vec<_> =
@@ -168,7 +168,7 @@ impl LiveApps {
     ) -> Option<R> {
         let (app, channel) = match channel_of_topic(topic) {
             Some(PusherTopic::Channel { app, channel }) => (app, channel),
-            // Its events have the id of the user.
+            // Its events have the user's id.
             Some(PusherTopic::User { app }) => (app, USER_CHANNEL.into()),
             None if self.has_topics.load(Ordering::Acquire) => {
                 return self.read(|table| {
@@ -187,7 +187,7 @@ impl LiveApps {
         self.read(|table| Some(read(table.live.get(app)?, channel)))
     }
 
-    /// Whether a topic's name is one that a cache channel can have. This does not read the table of apps.
+    /// Whether a topic's name is one that a cache channel can have. This does not read the app table.
     pub(crate) fn may_be_cache(&self, topic: &str) -> bool {
         let may_be_channel = is_reserved(topic) || self.has_topics.load(Ordering::Acquire);
         may_be_channel && topic.as_bytes().windows(CACHE_PART.len()).any(|part| part == CACHE_PART)
@@ -198,8 +198,8 @@ impl LiveApps {
         self.read_channel(topic, |_, channel| channel)
     }
 
-    /// Retains the event of a cache channel, perhaps from a message of another node. Returns its version; `None` if the event
-    /// was [restored](Self::restore), or a later one of the same node.
+    /// Retains a cache channel's event, perhaps from another node's message. Returns its version; `None` if the event
+    /// was [restored](Self::restore), or a later one from the same node.
     pub(crate) fn retain(
         &self,
         target: &EventTarget<'_>,
@@ -267,18 +267,18 @@ impl LiveApps {
         self.read_channel(topic, |app, channel| EventTarget::new(Arc::clone(app), channel))
     }
 
-    /// Whether a key of the app of a topic has [sealed](PusherApp::seal) an event.
+    /// Whether a key of the topic's app has [sealed](PusherApp::seal) an event.
     pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
         let app = self.read_channel(topic, |app, _| Arc::clone(app));
         app.is_some_and(|app| app.options.keys.iter().any(|key| key.has_sealed(topic, event, seal)))
     }
 
-    /// The id of a connection, which nobody can guess. `None` without random numbers.
+    /// A connection's id, which nobody can guess. `None` without random numbers.
     pub(crate) fn socket_id(&self, subscriber: SubscriberId) -> Option<u128> {
         self.socket_ids.seal(subscriber)
     }
 
-    /// The connection with an id, if it is one of this node. It may have closed.
+    /// The connection with an id, if it is on this node. It may have closed.
     pub(crate) fn socket(&self, id: u128) -> Option<SubscriberId> {
         self.socket_ids.open(id)
     }
@@ -310,7 +310,7 @@ impl LiveApp {
         may_stay
     }
 
-    /// Counts the end of a connection.
+    /// Counts a connection's end.
     pub(crate) fn remove_connection(&self) {
         self.state.connections.fetch_sub(1, Ordering::AcqRel);
     }
@@ -320,7 +320,7 @@ impl LiveApp {
         self.state.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes one request of the app's rate.
+    /// Takes one request from the app's rate.
     pub(crate) fn take_request(&self, now: impl FnOnce() -> u64) -> bool {
         let Some(per_second) = self.options.limits.requests_per_second else { return true };
         let mut due = self.state.requests.lock();
@@ -333,7 +333,7 @@ impl LiveApp {
         }
     }
 
-    /// The last event of a cache channel. An app that has no cache channels since a reload has none.
+    /// A cache channel's last event. An app that has no cache channels since a reload has none.
     pub(crate) fn cached(&self, channel: &str) -> Option<CachedEvent> {
         if !self.options.features.cache_channels {
             return None;
@@ -356,7 +356,7 @@ pub(crate) struct EventTarget<'a> {
 }
 
 impl<'a> EventTarget<'a> {
-    /// The channel of an app, whose name was checked.
+    /// An app's channel, whose name was checked.
     fn new(app: Arc<LiveApp>, channel: Cow<'a, str>) -> Self {
         let is_cache = ChannelKind::from_name(&channel).is_cache && app.options.features.cache_channels;
         Self { app, channel, is_cache }
@@ -366,7 +366,7 @@ impl<'a> EventTarget<'a> {
         self.lock_cache().insert(&self.channel, message.clone(), version, origin, self.bounds(), at);
     }
 
-    /// The retained event of a cache channel.
+    /// A cache channel's retained event.
     pub(crate) fn retained(&self) -> Option<RetainedEvent> {
         let now = Instant::now();
         let known = self.is_cache.then(|| self.lock_cache().get(&self.channel, now).cloned()).flatten()?;

@@ -1,4 +1,4 @@
-//! Counters of the protocol.
+//! The protocol's counters.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::apps::live::LiveApps;
 
-/// The kind of a rejection.
+/// A rejection's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PusherRejection {
     /// A connection, with a close code.
     Connection,
     /// A subscription.
     Subscription,
-    /// An event of a client.
+    /// A client event.
     ClientEvent,
     /// A sign-in.
     SignIn,
@@ -58,7 +58,7 @@ impl PusherCounters {
     }
 }
 
-/// The metrics of the protocol.
+/// The protocol's metrics.
 #[derive(Debug)]
 pub(crate) struct PusherMetrics(pub(crate) Arc<LiveApps>);
 

@@ -1,10 +1,10 @@
-//! Positions of events, as fields of messages.
+//! Event positions, as message fields.
 
 use std::fmt::Write as _;
 
 use sinews_server::Position;
 
-/// Appends the position of an event, and a mark of the connection that does not receive it.
+/// Appends an event's position, and a mark for the connection that does not receive it.
 pub(crate) fn with_position(event: &str, position: Position, socket_id: Option<u128>) -> String {
     let mut text = String::with_capacity(event.len() + 96);
     text.push_str(event.strip_suffix('}').unwrap_or(event));
@@ -16,8 +16,8 @@ pub(crate) fn with_position(event: &str, position: Position, socket_id: Option<u
     text
 }
 
-/// The end of an event that a connection does not receive. The mark depends on the position, so that the events of a
-/// connection have nothing in common.
+/// The end of an event that a connection does not receive. The mark depends on the position, so that a connection's
+/// events have nothing in common.
 pub(crate) fn end_of(position: Position, socket_id: u128) -> String {
     let mut context = ring::digest::Context::new(&ring::digest::SHA256);
     context.update(&socket_id.to_be_bytes());
@@ -35,7 +35,7 @@ pub(crate) fn end_of(position: Position, socket_id: u128) -> String {
 /// Bytes of a mark: a collision hides an event from one client only.
 const MARK_LEN: usize = 12;
 
-/// Appends the field of a position.
+/// Appends a position field.
 pub(crate) fn push_position(text: &mut String, Position { epoch, sequence }: Position) {
     let _ = write!(text, ",\"position\":\"{epoch}-{sequence}\"");
 }

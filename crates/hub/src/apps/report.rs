@@ -14,7 +14,7 @@ use crate::webhooks::{WebhookBacklog, WebhookCollector};
 /// Maximum number of apps in a report: those with the most connections.
 const APPS_MAX: usize = 20;
 
-/// Interval of the counts of channels, since each looks at all of them.
+/// Interval between channel counts, since each looks at all channels.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Channels that are counted while presence is locked.
@@ -28,8 +28,7 @@ pub(crate) struct AppsReport {
 }
 
 impl AppsReport {
-    /// The apps with the most connections, and the number of all apps; `None` without apps. Keys are secrets, and not part of
-    /// it.
+    /// The apps with the most connections, and the app count; `None` without apps. Keys are secrets, and not included.
     pub(crate) fn next(
         &mut self,
         apps: &LiveApps,
@@ -57,7 +56,7 @@ impl AppsReport {
     }
 }
 
-/// The number of channels with subscribers of each app, over all nodes.
+/// Each app's channels with subscribers, counted over all nodes.
 fn occupied_channels(publisher: &Publisher) -> HashMap<String, usize> {
     let (mut channels, mut last) = (HashMap::new(), None);
     loop {

@@ -7,7 +7,7 @@ use ring::hmac;
 
 use crate::model::brief::brief;
 
-/// A key of an app, with its secret.
+/// An app's key, with its secret.
 #[derive(Clone)]
 pub(crate) struct AppKey {
     pub(crate) name: String,
@@ -16,7 +16,7 @@ pub(crate) struct AppKey {
     events: Option<hmac::Key>,
 }
 
-/// From it and a secret, the key of seals is derived.
+/// From it and a secret, the seal key is derived.
 const EVENTS_LABEL: &[u8] = b"\0sinews-channel-event";
 
 impl AppKey {
@@ -32,7 +32,7 @@ impl AppKey {
         (1..=64).contains(&self.name.len()) && self.name.bytes().all(is_name) && self.secret.is_some()
     }
 
-    /// Whether a signature is that of a text.
+    /// Whether a signature matches a text.
     pub(crate) fn verifies(&self, text: &[u8], signature: &str) -> bool {
         let (Some(secret), Some(signature)) = (&self.secret, from_hex::<SIGNATURE_LEN>(signature)) else {
             return false;
@@ -47,13 +47,13 @@ impl AppKey {
 }
 
 impl AppKey {
-    /// Seals an event of a topic.
+    /// Seals a topic's event.
     pub(crate) fn seal(&self, topic: &str, event: &[u8]) -> String {
         let seal = |key| to_hex(hmac::sign(key, &sealed_text(topic, event)).as_ref());
         self.events.as_ref().map_or_else(String::new, seal)
     }
 
-    /// Whether this key has sealed the event of the topic.
+    /// Whether this key has sealed the topic's event.
     pub(crate) fn has_sealed(&self, topic: &str, event: &[u8], seal: &str) -> bool {
         let (Some(key), Some(seal)) = (&self.events, from_hex::<SIGNATURE_LEN>(seal)) else { return false };
         hmac::verify(key, &sealed_text(topic, event), &seal).is_ok()
@@ -65,10 +65,10 @@ fn sealed_text(topic: &str, event: &[u8]) -> Vec<u8> {
     [topic.as_bytes(), b"\0", event].concat()
 }
 
-/// Length of a signature in bytes.
+/// Signature length in bytes.
 const SIGNATURE_LEN: usize = 32;
 
-/// Bytes of lower-case hexadecimal digits. The digits of a signature cannot be predicted, so no digit is a branch.
+/// Decodes lower-case hexadecimal digits. A signature's digits cannot be predicted, so no digit is a branch.
 fn from_hex<const LEN: usize>(text: &str) -> Option<[u8; LEN]> {
     if text.len() != 2 * LEN {
         return None;
@@ -92,7 +92,7 @@ fn to_hex(bytes: &[u8]) -> String {
 
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// The value of each byte as a digit; more than 15 if it is none.
+/// Each byte's value as a digit; more than 15 if it is none.
 const HEX_VALUES: [u8; 256] = {
     let (mut values, mut digit) = ([u8::MAX; 256], 0);
     while digit < HEX_DIGITS.len() {
@@ -102,7 +102,7 @@ const HEX_VALUES: [u8; 256] = {
     values
 };
 
-/// Checks `auth`, which is `KEY:SIGNATURE`, with the key of the connection.
+/// Checks `auth`, which is `KEY:SIGNATURE`, with the connection's key.
 pub(crate) fn verifies_auth(key: &AppKey, auth: &str, text: &str) -> bool {
     match auth.split_once(':') {
         Some((name, signature)) => name == key.name && key.verifies(text.as_bytes(), signature),
@@ -122,11 +122,11 @@ pub(crate) struct SignedRequest<'a> {
     /// The query as received.
     pub(crate) query: &'a str,
     pub(crate) body: &'a [u8],
-    /// The prefix of paths of the server, which a proxy may have removed, and which a library may not know; empty for none.
+    /// The server's path prefix, which a proxy may have removed, and which a library may not know; empty for none.
     pub(crate) prefix: &'a str,
 }
 
-/// The fields of a query that sign a request.
+/// The query fields that sign a request.
 #[derive(Clone, Copy, Debug, Default)]
 struct RequestCredentials<'a> {
     key: Option<&'a str>,
@@ -158,7 +158,7 @@ fn required<'a>(value: Option<&'a str>, field: &str) -> Result<&'a str, String> 
 }
 
 impl<'a> SignedRequest<'a> {
-    /// Checks the signature at a time in seconds since 1970; `find` has the key of a name.
+    /// Checks the signature at a time in seconds since 1970; `find` returns the key for a name.
     ///
     /// # Errors
     /// The fault of the signature.
@@ -218,8 +218,8 @@ impl<'a> SignedRequest<'a> {
         Ok((key, required(credentials.signature, SIGNATURE)?))
     }
 
-    /// Whether a signature is that of the request with the parts of this query. A library may have signed the path as received, or
-    /// before it was escaped, and with or without the prefix.
+    /// Whether a signature matches the request with this query's parts. A library may have signed the path as received,
+    /// or before it was escaped, and with or without the prefix.
     fn is_signed(&self, key: &AppKey, query: &[&str], signature: &str) -> bool {
         let mut text = String::with_capacity(
             self.method.len() + self.path.len() + self.query.len() + 2 + self.prefix.len(),
@@ -240,11 +240,11 @@ impl<'a> SignedRequest<'a> {
         signs_path(self.path) || self.path.contains('%') && signs_path(&decoded(self.path, false))
     }
 
-    /// The decoded fields. The elements of an array, `a[]` or `a[0]`, are joined with a comma.
+    /// The decoded fields. Array elements, `a[]` or `a[0]`, are joined with a comma.
     ///
     /// # Errors
-    /// A field is repeated, also in another case: the signature would cover one of the values, and the request could use
-    /// the other one.
+    /// A field is repeated, also in another case: the signature would cover one value, and the request could use the
+    /// other one.
     fn fields(&self, plus_is_space: bool) -> Result<QueryFields<'a>, String> {
         let mut fields = QueryFields(Vec::with_capacity(6));
         for pair in self.query.split('&').filter(|pair| !pair.is_empty()) {
@@ -304,7 +304,7 @@ impl<'a> SortedQuery<'a> {
                 if credentials.signature.is_some() {
                     return None;
                 }
-                // One of the two separators remains.
+                // One separator remains.
                 signed = match next {
                     Some(next) => [&query[..begin], &query[next..]],
                     None => [query[..begin].strip_suffix('&').unwrap_or_default(), ""],
@@ -324,7 +324,7 @@ impl<'a> SortedQuery<'a> {
     }
 }
 
-/// The beginning of a text before the first byte that ends it.
+/// The text before the first byte that ends it.
 #[inline]
 fn before(text: &str, ends: impl Fn(u8) -> bool) -> &str {
     &text[..text.bytes().position(ends).unwrap_or(text.len())]
@@ -335,15 +335,15 @@ const fn ends_name(byte: u8) -> bool {
     matches!(byte, b'=' | b'&' | b'%' | b'+' | b'[' | b']' | b'A'..=b'Z') || !byte.is_ascii()
 }
 
-/// Whether a byte ends a value, or is part of an escape.
+/// Whether a byte ends a value, or belongs to an escape.
 const fn ends_value(byte: u8) -> bool {
     matches!(byte, b'&' | b'%' | b'+')
 }
 
-/// Maximum number of fields of a query; the elements of an array are one.
+/// Maximum fields in a query; an array's elements count as one.
 const FIELDS_MAX: usize = 100;
 
-/// The decoded fields of a query, in order.
+/// A query's decoded fields, in order.
 struct QueryFields<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl QueryFields<'_> {
@@ -353,7 +353,7 @@ impl QueryFields<'_> {
         credentials
     }
 
-    /// The parts of the signed text, whose values have no escapes.
+    /// The signed text's parts, whose values have no escapes.
     fn signed(&self) -> Vec<&str> {
         let fields = self.0.iter().filter(|(name, _)| *name != SIGNATURE);
         fields.flat_map(|(name, value)| ["&", &**name, "=", &**value]).skip(1).collect()
@@ -556,7 +556,7 @@ mod tests {
                         assert_eq!(check(&forged), Err(format!("the query repeats {field}")), "{forged}");
                     }
                 }
-                // The elements of an array are one value.
+                // An array's elements are one value.
                 for name in [format!("{field}[]"), format!("{field}[0]")] {
                     for forged in [format!("{query}&{name}={value}"), format!("{name}={value}&{query}")] {
                         assert!(check(&forged).is_err(), "{forged}");

@@ -1,6 +1,6 @@
-//! The ids of connections. An id is the connection itself, sealed with a key of this process: clients cannot guess it, and no
-//! table leads from an id to its connection. An id repeats when a worker has a connection of equal slot and generation: a
-//! generation is a count of 32 bits, so this takes 2^32 connections of one worker.
+//! Connection ids. An id is the connection itself, sealed with this process's key: clients cannot guess it, and no
+//! table leads from an id to its connection. An id repeats when a worker has a connection with equal slot and
+//! generation: a generation is a 32-bit count, so this takes 2^32 connections on one worker.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -9,12 +9,12 @@ use ring::hmac;
 use ring::rand::SystemRandom;
 use sinews_server::SubscriberId;
 
-/// Seals and opens the ids of connections of this process.
+/// Seals and opens the ids of this process's connections.
 #[derive(Debug)]
 pub(crate) struct SocketIds {
     /// `None` without random numbers.
     key: Option<hmac::Key>,
-    /// Hides the number of connections from clients; the tag protects the id.
+    /// Hides the connection count from clients; the tag protects the id.
     mask: RandomState,
 }
 
@@ -31,14 +31,14 @@ impl Default for SocketIds {
 }
 
 impl SocketIds {
-    /// The id of a connection; `None` without random numbers.
+    /// A connection's id; `None` without random numbers.
     pub(crate) fn seal(&self, subscriber: SubscriberId) -> Option<u128> {
         let connection = subscriber.to_bits();
         let tag = self.tag(connection)?;
         Some((connection ^ self.hidden_by(tag)) << TAG_BITS | tag)
     }
 
-    /// The connection with an id, if it is one of this process. It may have closed.
+    /// The connection with an id, if it belongs to this process. It may have closed.
     pub(crate) fn open(&self, id: u128) -> Option<SubscriberId> {
         let tag = id & TAG_MASK;
         let connection = id >> TAG_BITS ^ self.hidden_by(tag);

@@ -1,4 +1,4 @@
-//! Webhooks of an app: events of its channels, in requests of the form of the hosted service.
+//! An app's webhooks: its channels' events, in requests of the hosted service's form.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::outgoing::http::trusted_certificates;
 use crate::outgoing::options::HookUrl;
 use crate::webhooks::{EventBatch, EventFilter, WebhookAddress, WebhookEncoder, WebhookTarget};
 
-/// Maximum grace of an absence.
+/// Maximum grace for an absence.
 const GRACE_MAX: Duration = Duration::from_secs(60);
 
 /// Maximum number of headers that an app adds to a request.
 const HEADERS_MAX: usize = 16;
 
-/// Maximum size of the value of a header in bytes.
+/// Maximum bytes in a header's value.
 const HEADER_VALUE_MAX: usize = 1_024;
 
 /// Headers that the server sets, or that describe the connection.
@@ -49,7 +49,7 @@ const RESERVED_HEADERS: [&str; 14] = [
     "x-pusher-signature",
 ];
 
-/// The events that a webhook of an app can receive.
+/// The events that an app's webhook can receive.
 const EVENTS: [WebhookEventKind; 7] = [
     WebhookEventKind::TopicOccupied,
     WebhookEventKind::TopicVacated,
@@ -60,8 +60,8 @@ const EVENTS: [WebhookEventKind; 7] = [
     WebhookEventKind::SubscriptionCount,
 ];
 
-/// A webhook of an app ([`PusherApp::with_webhook`](crate::PusherApp::with_webhook)): a URL that receives events of its
-/// channels. The first key of the app signs the requests.
+/// An app's webhook ([`PusherApp::with_webhook`](crate::PusherApp::with_webhook)): a URL that receives its channels'
+/// events. The app's first key signs the requests.
 #[derive(Clone)]
 pub struct PusherWebhook {
     url: String,
@@ -138,16 +138,16 @@ impl PusherWebhook {
         self
     }
 
-    /// Permits private and local addresses (RFC 6890). Default: requests go to public addresses only, because the owner of
-    /// an app may not be the owner of this network.
+    /// Permits private and local addresses (RFC 6890). Default: requests go to public addresses only, because an app's
+    /// owner may not own this network.
     #[must_use]
     pub fn with_private_addresses(mut self, permitted: bool) -> Self {
         self.permits_private = permitted;
         self
     }
 
-    /// Adds a header to each request: at most 16, with values of at most 1 KiB. The headers of the protocol and those of the
-    /// connection, such as `Content-Type` and `X-Pusher-Key`, are reserved. Default: none.
+    /// Adds a header to each request: at most 16, with values up to 1 KiB. The protocol's and the connection's headers,
+    /// such as `Content-Type` and `X-Pusher-Key`, are reserved. Default: none.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -195,7 +195,7 @@ impl PusherWebhook {
         if self.permits_private { Ok(url) } else { url.public_only("url") }
     }
 
-    /// Checks the options. Channels of the app have names of this length in bytes.
+    /// Checks the options. The app's channels have names of this many bytes.
     ///
     /// # Errors
     /// The invalid option.
@@ -221,12 +221,12 @@ impl PusherWebhook {
         Ok(())
     }
 
-    /// Whether the number of subscribers is one of its events by name.
+    /// Whether its events include the subscriber count by name.
     pub(crate) fn wants_counts(&self) -> bool {
         self.events.contains(&WebhookEventKind::SubscriptionCount)
     }
 
-    /// The target of the deliveries: the webhook of an app with this number.
+    /// The deliveries' target: an app's webhook with this number.
     ///
     /// # Errors
     /// The URL is invalid, or no certificate is trusted.
@@ -260,10 +260,10 @@ impl PusherWebhook {
     }
 }
 
-/// The form of the hosted service.
+/// The hosted service's form.
 struct ChannelEncoder {
     key: AppKey,
-    /// Headers of the app.
+    /// The app's headers.
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -290,7 +290,7 @@ impl WebhookEncoder for ChannelEncoder {
     }
 }
 
-/// Encodes an event; `None` for an event of no channel.
+/// Encodes an event; `None` for an event without a channel.
 fn encode(detail: &EventDetail) -> Option<Value> {
     let topic = detail.topic()?;
     let PusherTopic::Channel { channel, .. } = channel_of_topic(topic)? else { return None };
@@ -330,7 +330,7 @@ fn encode(detail: &EventDetail) -> Option<Value> {
     Some(event)
 }
 
-/// The id of a user in the form in which the application has sent it.
+/// A user's id in the form in which the application has sent it.
 fn user_id(id: &str, has_number_id: bool) -> Value {
     serde_json::from_str(&user_id_json(id, has_number_id)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The options of a hub, and their checks.
+//! A hub's options, and their checks.
 
 use std::fmt;
 use std::path::Path;
@@ -33,12 +33,12 @@ use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
 use crate::topics::encoding::Encodings;
 
-/// The options of a [`Hub`].
+/// A [`Hub`]'s options.
 pub struct HubBuilder {
     options: RouteOptions,
     access: Option<AccessPolicy>,
     history: Vec<(String, usize)>,
-    /// Messages that each room of the chat page retains.
+    /// Messages that each chat-page room retains.
     chat_history: usize,
     streams: Option<StreamOptions>,
     cluster: Option<ClusterOptions>,
@@ -48,7 +48,7 @@ pub struct HubBuilder {
     on_successor: Option<SuccessorCallback>,
 }
 
-/// Largest message by default: above messages of people and devices, and small enough for memory.
+/// Largest message by default: above the messages that people and devices send, and small enough for memory.
 const MAX_MESSAGE: usize = 16 << 20;
 
 impl HubBuilder {
@@ -93,8 +93,9 @@ impl HubBuilder {
         self
     }
 
-    /// Retains the last messages of each room of the chat page: the topics `sinews.chat.*`. A history or a namespace with
-    /// a history that covers these topics, and durable topics that do, apply in its place. Default: 0, which retains none.
+    /// Retains the last messages in each chat-page room: the topics `sinews.chat.*`. A history or a namespace with a
+    /// history that covers these topics, and durable topics that do, apply in its place. Default: 0, which retains
+    /// none.
     #[must_use]
     pub fn chat_history(mut self, messages: usize) -> Self {
         self.chat_history = messages;
@@ -108,8 +109,8 @@ impl HubBuilder {
         self
     }
 
-    /// Makes the server a node of a cluster. Default: it is alone. Topics in a directory of this machine are not shared,
-    /// so [`build`](Self::build) rejects durable topics without a broker of the streams.
+    /// Makes the server a cluster node. Default: it is alone. Topics in a directory of this machine are not shared, so
+    /// [`build`](Self::build) rejects durable topics without a broker for the streams.
     #[cfg(feature = "cluster")]
     #[must_use]
     pub fn cluster(mut self, options: ClusterOptions) -> Self {
@@ -117,14 +118,14 @@ impl HubBuilder {
         self
     }
 
-    /// Sets the size of the largest message in bytes. Default: 16 MiB.
+    /// Sets the largest message size in bytes. Default: 16 MiB.
     #[must_use]
     pub fn max_message(mut self, bytes: usize) -> Self {
         self.options.max_message = bytes;
         self
     }
 
-    /// Sets the timeouts and queues of each WebSocket. Its message limits are those of
+    /// Sets the timeouts and queues for each WebSocket. Its message limits come from
     /// [`max_message`](Self::max_message). Default: [`Config::default`].
     #[must_use]
     pub fn websocket(mut self, config: Config) -> Self {
@@ -132,8 +133,8 @@ impl HubBuilder {
         self
     }
 
-    /// Sets the compression of WebSockets; `None` rejects it. Default: [`DeflateMode::Shared`], which takes no memory
-    /// for each connection.
+    /// Sets the WebSocket compression; `None` rejects it. Default: [`DeflateMode::Shared`], which takes no memory for
+    /// each connection.
     #[must_use]
     pub fn deflate(mut self, mode: Option<DeflateMode>) -> Self {
         self.options.deflate = mode;
@@ -156,10 +157,10 @@ impl HubBuilder {
         self
     }
 
-    /// Serves the [apps](crate::PusherApps) also below a prefix of paths, such as `/broadcast`: `/broadcast/app/{key}` and
-    /// `/broadcast/apps/{id}/…`. The signatures of requests may cover the path with or without it, because proxies remove a
-    /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`, begins
-    /// with a slash, and has no empty part. Default: none.
+    /// Serves the [apps](crate::PusherApps) also below a path prefix, such as `/broadcast`: `/broadcast/app/{key}` and
+    /// `/broadcast/apps/{id}/…`. Request signatures may cover the path with or without it, because proxies remove a
+    /// prefix, and some libraries do not sign it. A prefix has 1 to 100 letters, digits and the characters `/ - _ . ~`,
+    /// begins with a slash, and has no empty part. Default: none.
     #[cfg(feature = "pusher")]
     #[must_use]
     pub fn pusher_path_prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -185,8 +186,8 @@ impl HubBuilder {
         self
     }
 
-    /// Sets a function that counts the lines of the log that were dropped, for the metric `sinews_log_lines_dropped_total`: a log must
-    /// not block the threads of the server, which write to it. Default: none, and no such metric.
+    /// Sets a function that counts the dropped log lines, for the metric `sinews_log_lines_dropped_total`: a log must
+    /// not block the server's threads, which write to it. Default: none, and no such metric.
     #[must_use]
     pub fn dropped_log_lines(mut self, count: fn() -> u64) -> Self {
         self.options.dropped_log_lines = Some(count);
@@ -208,7 +209,7 @@ impl HubBuilder {
         self
     }
 
-    /// Checks the options as [`build`](Self::build) does, without the directory of the streams.
+    /// Checks the options as [`build`](Self::build) does, without the stream directory.
     ///
     /// # Errors
     /// An option is invalid, or contradicts another one.
@@ -216,8 +217,8 @@ impl HubBuilder {
         self.resolve().map(drop)
     }
 
-    /// Checks the options. Returns the access policy, the encodings and the rules of the topics; the options of the streams get the
-    /// durable topics of the namespaces.
+    /// Checks the options. Returns the access policy, the encodings and the topic rules; the stream options get the
+    /// namespaces' durable topics.
     fn resolve(&mut self) -> Result<(AccessPolicy, Encodings, HubRules), BuildError> {
         let access = match self.access.take() {
             Some(access) => access,
@@ -258,7 +259,7 @@ impl HubBuilder {
         Ok((access, encodings, rules))
     }
 
-    /// Builds the hub, and opens the directory of its streams.
+    /// Builds the hub, and opens its stream directory.
     ///
     /// # Errors
     /// An option is invalid or contradicts another one, or the directory cannot be opened.
@@ -308,7 +309,7 @@ impl HubBuilder {
     }
 }
 
-/// Registers the encodings of all client protocols.
+/// Registers all client protocols' encodings.
 pub(crate) fn encodings(#[cfg(feature = "pusher")] apps: &Arc<LiveApps>) -> Encodings {
     let mut encodings = Encodings::default();
     encodings.register(json::encoding::encodings());
@@ -322,7 +323,7 @@ pub(crate) fn encodings(#[cfg(feature = "pusher")] apps: &Arc<LiveApps>) -> Enco
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The options of authorization are invalid.
+    /// The authorization options are invalid.
     Auth(AuthError),
     /// The hooks cannot be started.
     Hooks(HubError),
@@ -334,11 +335,11 @@ pub enum BuildError {
     KeysAtBroker,
     /// A durable topic would have a compacted stream, which rejects its publications.
     Compaction(HubError),
-    /// The directory of the streams cannot be opened.
+    /// The stream directory cannot be opened.
     StreamDirectory(HubError),
     /// The options do not fit a cluster.
     Cluster(HubError),
-    /// The prefix of paths of the Pusher protocol is invalid.
+    /// The Pusher protocol's path prefix is invalid.
     PusherPrefix(HubError),
 }
 

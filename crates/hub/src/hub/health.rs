@@ -21,7 +21,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// The readiness of the server with the routes of this router.
+    /// The readiness of the server with this router's routes.
     pub(crate) fn new(router: &Router, services: &Backends) -> Self {
         Self { monitor: router.monitor(), services: services.clone() }
     }

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the metrics of the server, of rejections and of streams.
+//! `GET /metrics`: server, rejection and stream metrics.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::streams::report::StreamMetrics;
 
 const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since its reader stalled";
 
-/// Serves `/metrics`: metrics of the server and of streams.
+/// Serves `/metrics`: server and stream metrics.
 pub(crate) fn add_to(
     router: Router,
     services: &Backends,

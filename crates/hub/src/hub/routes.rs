@@ -1,4 +1,4 @@
-//! The routes of the hub.
+//! The hub's routes.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ pub(crate) fn add_to(
     add_records(router, live, store, readers)
 }
 
-/// Adds the pages, and the feed of the dashboard.
+/// Adds the pages, and the dashboard's feed.
 #[cfg(feature = "pages")]
 fn add_pages(router: Router, options: &RouteOptions, live: &LivePolicy, hub: &Arc<HubTopics>) -> Router {
     let (live, hub) = (live.clone(), Arc::clone(hub));
@@ -107,7 +107,7 @@ fn add_pages(router: Router, _: &RouteOptions, _: &LivePolicy, _: &Arc<HubTopics
     router
 }
 
-/// Adds the checks that precede all routes: the host, and the names of query parameters.
+/// Adds the checks that precede all routes: the host, and the query parameters' names.
 fn add_checks(router: Router, live: &LivePolicy) -> Router {
     let live = live.clone();
     router.before("/", move |request| {
@@ -116,7 +116,7 @@ fn add_checks(router: Router, live: &LivePolicy) -> Router {
     })
 }
 
-/// What a [`TopicsReader`] of a request borrows.
+/// What a request's [`TopicsReader`] borrows.
 #[derive(Clone)]
 struct Readers {
     live: LivePolicy,
@@ -155,7 +155,7 @@ impl Readers {
     }
 }
 
-/// Adds the routes of members and calls.
+/// Adds the member and call routes.
 fn add_requests(router: Router, live: &LivePolicy) -> Router {
     let (members_live, rpc_live) = (live.clone(), live.clone());
     router
@@ -167,7 +167,7 @@ fn add_requests(router: Router, live: &LivePolicy) -> Router {
         })
 }
 
-/// Adds the routes of keys.
+/// Adds the key routes.
 fn add_keys(
     router: Router,
     live: &LivePolicy,
@@ -199,7 +199,7 @@ fn add_keys(
         .delete("/topics/{name}/keys/{key}", answer(api::keys::delete))
 }
 
-/// Adds the routes of streams: requests, JSON and binary messages.
+/// Adds the stream routes: requests, JSON and binary messages.
 fn add_streams(
     router: Router,
     options: &RouteOptions,
@@ -234,7 +234,7 @@ fn add_streams(
         )
 }
 
-/// Adds the routes of the records and offsets of a stream.
+/// Adds the routes for a stream's records and offsets.
 fn add_records(
     router: Router,
     live: &LivePolicy,
@@ -318,7 +318,7 @@ pub(crate) fn messages(
     MessageRoute::new(handler).with_config(stream_config(options))
 }
 
-/// The limits and timeouts of a WebSocket or a streaming response.
+/// The limits and timeouts for a WebSocket or a streaming response.
 fn socket_config(options: &RouteOptions) -> Config {
     let max = options.max_message as u64;
     options.websocket.clone().with_max_message(max).with_max_frame(max)

@@ -1,4 +1,4 @@
-//! Rules of the server's topics, from the namespaces and the other options of a hub.
+//! Rules for the server's topics, from a hub's namespaces and other options.
 
 use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
 
@@ -9,7 +9,7 @@ use crate::streams::follow;
 use crate::streams::options::StreamOptions;
 use crate::topics::encoding::{EncodedTopics, Encodings, Positioning};
 
-/// The parts of namespaces that the builder of a hub needs.
+/// The namespace parts that a hub's builder needs.
 pub(crate) struct HubRules {
     /// The most specific first.
     pub(crate) rules: Vec<TopicRule>,
@@ -21,7 +21,7 @@ pub(crate) struct HubRules {
 
 impl HubRules {
     /// Merges the namespaces with the histories of the hub's builder and the durable topics of its streams. The chat's
-    /// rooms have a history of `chat_messages` unless another option decides it.
+    /// rooms retain `chat_messages` messages unless another option decides it.
     ///
     /// # Errors
     /// The contradiction.
@@ -101,7 +101,7 @@ impl Namespaces {
     }
 }
 
-/// Adds the durable topics of the streams to the list, and those of the list to the streams.
+/// Adds the streams' durable topics to the list, and the list's to the streams.
 fn durable_topics(
     list: &mut Vec<Namespace>,
     streams: Option<&mut StreamOptions>,
@@ -126,8 +126,8 @@ fn durable_topics(
     Ok(PatternSet::new(switches))
 }
 
-/// Adds the patterns of the streams to the list, and those of the list, with the exceptions, to the streams. `why`: the
-/// reason why the switch of a namespace cannot be off where the streams set it.
+/// Adds the streams' patterns to the list, and the list's, with the exceptions, to the streams. `why`: the reason why a
+/// namespace's switch cannot be off where the streams set it.
 fn merge(
     list: &mut Vec<Namespace>,
     patterns: &mut Vec<String>,
@@ -170,7 +170,7 @@ fn add_chat(list: &mut Vec<Namespace>, messages: usize) {
     }
 }
 
-/// Adds the rules of a namespace, one for each encoding of its topics.
+/// Adds a namespace's rules, one for each encoding of its topics.
 fn add_rules(
     encodings: &Encodings,
     list: &[Namespace],
@@ -221,7 +221,7 @@ fn add_rules(
         }
         return;
     }
-    // It inherits nothing of the durable topics around it.
+    // It inherits nothing from the durable topics around it.
     let around =
         || list[at..].iter().filter(|other| covers(&other.pattern, pattern) && other.durable != Some(true));
     let slow = around().find_map(|other| other.slow_consumer.clone());

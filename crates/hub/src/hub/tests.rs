@@ -209,7 +209,7 @@ fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_on
     hub.shut_down();
 }
 
-/// The answer of a third node, with the second event, overtakes the three events of their publisher.
+/// A third node's answer, with the second event, overtakes the three events of their publisher.
 fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
     let from = |number| NodePublicationId { node: 7, start: 1, number, index: 0 };
     let event = |number: u32| format!("{{\"event\":\"e\",\"data\":{number}}}");
@@ -224,7 +224,7 @@ fn overtake_a_publisher(topics: &HubTopics, publisher: &Publisher, last: u32) {
     }
 }
 
-/// The last event of a cache channel waits for its position from the successor process: a client that recovers receives the
+/// A cache channel's last event waits for its position from the successor process: a client that recovers receives the
 /// event once, with its position, and another client at once.
 fn subscribe_during_a_handover(
     address: SocketAddr,

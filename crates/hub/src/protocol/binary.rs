@@ -43,7 +43,7 @@ pub(crate) struct BinaryClient {
     max_message: usize,
     streams: ConnectionStreams<u32>,
     registry: Arc<ConnectionRegistry>,
-    /// Set from hello until the end of the connection.
+    /// Set from hello until the connection ends.
     connection: Option<RegisteredConnection>,
 }
 
@@ -83,7 +83,7 @@ impl BinaryClient {
         Self { store, client: None, is_plain: true, live, max_message, streams, registry, connection: None }
     }
 
-    /// Registers the connection of an identified client.
+    /// Registers an identified client's connection.
     fn register(&mut self, cx: &mut Context<'_>) {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
@@ -120,12 +120,12 @@ impl BinaryClient {
         Ok(None)
     }
 
-    /// Replaces the rights by those of the backend.
+    /// Replaces the rights by the backend's.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
         let Some(client) = &mut self.client else { return };
         match self.live.policy().changed_rights(change, &client.rights) {
             Ok(rights) => client.rights = rights,
-            // The options of this node may differ from those of the node that has checked the change.
+            // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
         }
         self.announce_rights(0, cx);
@@ -146,7 +146,7 @@ impl BinaryClient {
         }
     }
 
-    /// The number of partitions, if the stream exists, and the largest message.
+    /// The partition count, if the stream exists, and the largest message.
     fn welcome(&self, id: u32) -> Bytes {
         let stream =
             self.client.as_ref().and_then(|client| self.store.streams().ok()?.describe(&client.stream));
@@ -211,7 +211,7 @@ impl BinaryClient {
         }
     }
 
-    /// Appends the records of a message.
+    /// Appends a message's records.
     fn append(
         &mut self,
         head: BinaryHead,
@@ -403,7 +403,7 @@ impl Replies for BinaryReplies {
         cx: &mut Context<'_>,
     ) -> (Sent, u64) {
         let head = wire::batches(number(at.partition), *at.id, from, read.next, end);
-        // Readers of batches check their records.
+        // Batch readers check their records.
         let sent = cx.send_pieces(Kind::Binary, &[head, read.batches.clone()]);
         (sent.unwrap_or(Sent::Dropped), read.next)
     }
@@ -425,7 +425,7 @@ impl Replies for BinaryReplies {
     }
 }
 
-/// The partition number of a head; partitions are fewer than its range.
+/// A head's partition number; partitions are fewer than its range.
 fn number(partition: u32) -> u16 {
     u16::try_from(partition).unwrap_or(ANY)
 }

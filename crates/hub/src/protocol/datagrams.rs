@@ -1,4 +1,4 @@
-//! Topics whose publications leave as datagrams, in sessions of WebTransport.
+//! Topics whose publications leave as datagrams, in WebTransport sessions.
 
 use sinews_server::{Context, Request};
 
@@ -6,10 +6,10 @@ use crate::admission::HandshakeRejection;
 use crate::model;
 use crate::topics::encoding::EncodedTopics;
 
-/// Topics and patterns in `datagrams` of one session.
+/// Topics and patterns in one session's `datagrams`.
 const DATAGRAM_TOPICS_MAX: usize = 64;
 
-/// The topics and patterns whose publications a client of WebTransport wants as datagrams: `datagrams=true` for all of its
+/// The topics and patterns whose publications a WebTransport client wants as datagrams: `datagrams=true` for all its
 /// subscriptions, or names.
 ///
 /// # Errors
@@ -33,7 +33,7 @@ pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, Hand
     Ok(topics)
 }
 
-/// Sends the publications of topics to a client as datagrams.
+/// Sends topic publications to a client as datagrams.
 pub(crate) fn deliver_datagrams(encoded: EncodedTopics, topics: Vec<String>, cx: &mut Context<'_>) {
     for topic in topics {
         cx.deliver_datagrams(&encoded.topic(&topic));

@@ -7,7 +7,7 @@ pub(crate) struct EchoHandler;
 
 impl Handler for EchoHandler {
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
-        // After a Close of either side, the message is dropped.
+        // After a Close from either side, the message is dropped.
         let _ = cx.send_payload(payload);
     }
 }

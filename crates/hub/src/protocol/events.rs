@@ -1,8 +1,8 @@
-//! `GET /topics/{name}` and `GET /topics?topic=…`: the messages of topics for clients without WebSocket, as Server-Sent
-//! Events, as lines of JSON, or by long polls.
+//! `GET /topics/{name}` and `GET /topics?topic=…`: topic messages for clients without WebSocket, as Server-Sent Events,
+//! as JSON lines, or by long polls.
 //!
-//! A response subscribes as a client of [`/ws`](super::json) does, and gets the same messages; its format encodes each
-//! of them once for all responses.
+//! A response subscribes as a [`/ws`](super::json) client does, and gets the same messages; its format encodes each of
+//! them once for all responses.
 
 mod cursor;
 mod format;
@@ -36,7 +36,7 @@ use crate::policy::LivePolicy;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::topics::HubTopics;
 
-/// Answers requests for the messages of topics.
+/// Answers requests for topic messages.
 pub(crate) struct TopicsReader<'a> {
     pub(crate) live: &'a LivePolicy,
     pub(crate) hub: &'a Arc<HubTopics>,
@@ -45,7 +45,7 @@ pub(crate) struct TopicsReader<'a> {
     pub(crate) max_message: usize,
 }
 
-/// Whether a page of another origin has embedded the address of the request, as that of a picture: browsers then send no
+/// Whether a page of another origin has embedded the request's address like a picture's: browsers then send no
 /// `Origin`, which would be checked.
 fn is_embedded(request: &Request<'_>) -> bool {
     let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
@@ -135,7 +135,7 @@ impl TopicsReader<'_> {
     }
 }
 
-/// The topics of a request: the name in the path, or each `topic` of the query.
+/// A request's topics: the name in the path, or each `topic` in the query.
 fn names_of<'a>(request: &Request<'a>) -> Result<Vec<Cow<'a, str>>, &'static str> {
     if request.head().path() == "/topics" {
         return Ok(request.query_values("topic").take(request::TOPICS_MAX + 1).collect());
@@ -172,7 +172,7 @@ fn response(client: JsonClient, wanted: TopicsRequest, assigned: Vec<String>) ->
     }
 }
 
-/// The subscriptions of one response. If one ends, so does the response, and the client resumes with another one.
+/// One response's subscriptions. If one ends, so does the response, and the client resumes with another one.
 struct EventReader {
     client: JsonClient,
     /// `None` once the response has begun.
@@ -188,17 +188,17 @@ struct EventReader {
 enum FollowedResource {
     /// This number of topics.
     Topics(u8),
-    /// The keys of a topic.
+    /// A topic's keys.
     Keys,
-    /// The records of a stream.
+    /// A stream's records.
     Stream,
 }
 
-/// The subscriptions of a response.
+/// A response's subscriptions.
 enum RequestedSubscriptions {
     Topics {
         topics: Vec<RequestedTopic>,
-        /// The presence of each topic, as far as the client requests it.
+        /// Each topic's presence, as far as the client requests it.
         presence: PresenceDetail,
         /// Set if the client wants the topics that the server assigns to it: those of the application's answer.
         assigned: Option<Vec<String>>,
@@ -217,7 +217,7 @@ struct LongPoll {
 }
 
 impl LongPoll {
-    /// Creates the state of a poll, and what writes its answer.
+    /// Creates a poll's state, and what writes its answer.
     fn new(topics: &[RequestedTopic], wait: Duration) -> (Box<Self>, PollAnswer) {
         let waker = PollWaker::default();
         let answer = PollAnswer::new(Positions::new(topics), waker.clone());

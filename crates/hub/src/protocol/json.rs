@@ -57,7 +57,7 @@ use crate::topics::encoding::MESSAGES;
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";
 
-/// The handler of one client of the protocol.
+/// The handler for one client.
 pub(crate) struct JsonClient {
     hub: Arc<HubTopics>,
     rights: Rights,
@@ -69,7 +69,7 @@ pub(crate) struct JsonClient {
     joined: JoinedTopics,
     keys: ConnectionKeys,
     streams: JsonStreams,
-    /// The client gets an acknowledgement of each subscription, with an id or without.
+    /// The client gets an acknowledgement for each subscription, with an id or without.
     acknowledges_all: bool,
     /// Topics whose publications leave as datagrams, until the connection is open.
     datagram_topics: Vec<String>,
@@ -86,7 +86,7 @@ pub(crate) struct JsonClient {
 struct TopicSubscription {
     topic: String,
     presence: PresenceDetail,
-    /// Position in the stream of a durable topic.
+    /// Position in a durable topic's stream.
     follow: Option<Box<DurableSubscription>>,
     /// The backend has subscribed the client: its own rights do not matter.
     by_server: bool,
@@ -106,7 +106,7 @@ impl JsonClient {
         Ok(Self { hooks: ConnectionHooks::for_connection(request, &policy), datagram_topics, ..client })
     }
 
-    /// Creates the handler of a client whose rights are known.
+    /// Creates the handler for a client whose rights are known.
     pub(super) fn with_rights(
         rights: Rights,
         live: &LivePolicy,
@@ -132,7 +132,7 @@ impl JsonClient {
         }
     }
 
-    /// Sends the first message, with a value of the application.
+    /// Sends the first message, with the application's value.
     fn send_welcome(&self, data: Option<&RawValue>, cx: &mut Context<'_>) {
         let mut welcome = json!({
             "op": "welcome",
@@ -151,7 +151,7 @@ impl JsonClient {
         }
     }
 
-    /// Adds the lifetime of the token, and whether the broker of the cluster is unreachable.
+    /// Adds the token's lifetime, and whether the cluster's broker is unreachable.
     fn add_state(&self, welcome: &mut Value) {
         if let Some(left) = self.rights.expires_in() {
             welcome["expires_in"] = json!(left);
@@ -162,7 +162,7 @@ impl JsonClient {
         }
     }
 
-    /// Executes a request; returns the fields of the acknowledgement besides the id.
+    /// Executes a request; returns the acknowledgement's fields besides the id.
     fn execute(
         &mut self,
         op: ClientOp<'_>,
@@ -222,19 +222,19 @@ impl JsonClient {
         }
     }
 
-    /// Joins a topic as a member, with the info of the application if there is one.
+    /// Joins a topic as a member, with the application's info if there is any.
     fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
         let member = self.named(topic, member);
         let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
         self.joined.join(topic, member, is_subscribed, self.subscriptions.len(), &self.rights, cx)
     }
 
-    /// A member with the info of the application, if there is one.
+    /// A member with the application's info, if there is any.
     fn named(&self, topic: &str, member: MemberFields) -> MemberFields {
         member.with_info_of_application(self.hooks.as_ref().and_then(|hooks| hooks.info(topic)))
     }
 
-    /// The store of the keys of topics.
+    /// The store for topic keys.
     fn key_store(&self) -> KeyStore<'_> {
         KeyStore::new(&self.hub, self.streams.store())
     }
@@ -256,7 +256,7 @@ impl JsonClient {
         Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 
-    /// Handles the bytes of a message, unless it has to wait for a stream.
+    /// Handles a message's bytes, unless it has to wait for a stream.
     fn handle_bytes(&mut self, is_text: bool, bytes: &[u8], cx: &mut Context<'_>) -> Option<SharedOpening> {
         let read = incoming::read(if is_text { bytes } else { b"" });
         let opening = match &read {
@@ -452,7 +452,7 @@ impl JsonClient {
         self.subscriptions.len() - 1
     }
 
-    /// Subscribes to presence if requested, and adds the number of subscribers to the acknowledgement. Returns the members,
+    /// Subscribes to presence if requested, and adds the subscriber count to the acknowledgement. Returns the members,
     /// encoded, if the client follows them. Adds a missing right to publish.
     fn add_presence(
         &mut self,

@@ -32,7 +32,7 @@ use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
-/// Adds the routes of clients and of the HTTP API.
+/// Adds the routes for clients and for the HTTP API.
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
@@ -72,14 +72,14 @@ pub(crate) fn add_to(
             .websocket(&format!("{prefix}/app"), route(|_, _| handshake::unknown_path()));
     }
     let unknown = Arc::clone(&apps);
-    // A client with a wrong prefix of paths would connect for ever.
+    // A client with a wrong path prefix would connect for ever.
     let is_meant = move |path: &str| path.split('/').any(|segment| segment == "app") && !unknown.is_empty();
     let router = router.websocket_fallback(is_meant, route(|_, _| handshake::unknown_path()));
     let router = health::add_to(router, &apps, check);
     api::add_to(router, live, &services, backends.cluster.as_ref(), prefix)
 }
 
-/// Begin of the paths of the HTTP fallbacks of pusher-js, unless its option `httpPath` says otherwise.
+/// Path prefix of pusher-js's HTTP fallbacks, unless its option `httpPath` says otherwise.
 const DEFAULT_HTTP_PATH: &str = "/pusher";
 
 /// The answer to a client that cannot connect by WebSocket, and streams or polls instead.
@@ -93,10 +93,10 @@ fn reject_fallback(apps: &LiveApps) -> Response {
     Response::text(text).with_status(404)
 }
 
-/// Maximum length of a prefix of paths.
+/// Maximum length of a path prefix.
 const PREFIX_MAX: usize = 100;
 
-/// Checks a prefix of paths.
+/// Checks a path prefix.
 ///
 /// # Errors
 /// The rule that the prefix breaks.
@@ -113,7 +113,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), String> {
     }
 }
 
-/// Reason of a connection beyond the limits of the server.
+/// Close reason for a connection beyond the server's limits.
 const AT_CAPACITY: &str = "the server has its maximum of connections, of handshakes a second, or of memory";
 
 fn socket_route(
@@ -124,7 +124,7 @@ fn socket_route(
     + 'static,
 ) -> WebSocketRoute {
     let max = options.max_message as u64;
-    // The protocol has pings of its own. A client that misses an event has no means to notice it.
+    // The protocol has its own pings. A client that misses an event has no means to notice it.
     let config = options.websocket.clone().with_max_message(max).with_max_frame(max);
     let config = config.with_ping_interval(None).with_overflow(Overflow::Close);
     // An app lists its origins.

@@ -31,7 +31,7 @@ use crate::topics::{self, HubTopics};
 /// subprotocols need a second entry that the server can select.
 pub(crate) const NAME: &str = "sinews.raw";
 
-/// `WS /topics/{name}`: a message goes to all subscribers of the topic. A pattern only receives.
+/// `WS /topics/{name}`: a message goes to all the topic's subscribers. A pattern only receives.
 pub(crate) struct TopicClient {
     topic: String,
     /// The topic is a pattern, which only receives.
@@ -45,7 +45,7 @@ pub(crate) struct TopicClient {
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
-    /// Set for durable topics, and for patterns of durable topics at a broker.
+    /// Set for durable topics, and for patterns that match a broker's durable topics.
     stream: Option<TopicAppender>,
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
@@ -58,7 +58,7 @@ pub(crate) struct TopicClient {
     is_rejected: bool,
 }
 
-/// The route, in the list of connections and in requests to the application.
+/// The route, in the connection list and in requests to the application.
 const PATH: &str = "/topics/{name}";
 
 impl TopicClient {
@@ -115,11 +115,11 @@ impl TopicClient {
 }
 
 impl TopicClient {
-    /// Replaces the rights by those of the backend. Without the right to subscribe, the connection is closed.
+    /// Replaces the rights by the backend's. Without the right to subscribe, the connection is closed.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
         match self.live.policy().changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
-            // The options of this node may differ from those of the node that has checked the change.
+            // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
         }
         self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);

@@ -1,4 +1,4 @@
-//! Encodings of publications. Each client protocol registers its own when the hub is assembled.
+//! Publication encodings. Each client protocol registers its own when the hub is assembled.
 //!
 //! For the server below, a topic is a topic of its own in each encoding: a message is encoded and framed once for all
 //! subscribers. Publications are not encoded for encodings without subscribers.
@@ -15,7 +15,7 @@ use crate::model::is_reserved;
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::Publication;
 
-/// The topics of an encoding in the server below.
+/// An encoding's topics in the server below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EncodedTopics {
     prefix: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct EncodedTopics {
     is_shared: bool,
 }
 
-/// The positions of an encoding's messages in the history of a topic.
+/// The positions of an encoding's messages in a topic's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Positioning {
     /// The history in this encoding assigns the positions.
@@ -35,7 +35,7 @@ pub(crate) enum Positioning {
     Follows,
 }
 
-/// Messages of the JSON protocol, whose histories assign positions. Durable topics and recoveries read them, too.
+/// JSON protocol messages, whose histories assign positions. Durable topics and recoveries read them, too.
 pub(crate) const MESSAGES: EncodedTopics = EncodedTopics::new("j.").with_positioning(Positioning::Assigns);
 
 impl EncodedTopics {
@@ -44,24 +44,24 @@ impl EncodedTopics {
         Self { prefix, positioning: Positioning::None, has_reserved: false, is_shared: true }
     }
 
-    /// Sets the positions of messages. Default: [`Positioning::None`].
+    /// Sets the message positions. Default: [`Positioning::None`].
     pub(crate) const fn with_positioning(self, positioning: Positioning) -> Self {
         Self { positioning, ..self }
     }
 
-    /// Adds the topics that only the hub names. In the server below, each has its own name, which is that of its presence: the
-    /// server stores it once.
+    /// Adds the topics that only the hub names. In the server below, each has its own name, which is that of its
+    /// presence: the server stores it once.
     pub(crate) const fn with_reserved(self) -> Self {
         Self { has_reserved: true, ..self }
     }
 
-    /// Sets that lists of topics do not count the subscribers, and that no namespace decides what happens to slow ones: they
-    /// are disconnected.
+    /// Sets that topic lists do not count the subscribers, and that no namespace decides what happens to slow ones:
+    /// they are disconnected.
     pub(crate) const fn unshared(self) -> Self {
         Self { is_shared: false, ..self }
     }
 
-    /// Whether lists of topics count the subscribers, and namespaces decide what happens to slow ones.
+    /// Whether topic lists count the subscribers, and namespaces decide what happens to slow ones.
     pub(crate) fn is_shared(self) -> bool {
         self.is_shared
     }
@@ -70,7 +70,7 @@ impl EncodedTopics {
         self.positioning
     }
 
-    /// Returns the name of a topic or pattern in the server below.
+    /// Returns a topic's or pattern's name in the server below.
     pub(crate) fn topic(self, name: &str) -> Cow<'_, str> {
         if self.has_reserved && is_reserved(name) {
             return name.into();
@@ -108,12 +108,12 @@ pub(crate) trait Encoding: Debug + Send + Sync {
         None
     }
 
-    /// Returns the message for subscribers of a topic whose stream was deleted, if they get one.
+    /// Returns the message for subscribers to a topic whose stream was deleted, if they get one.
     fn reset(&self, _topic: &str) -> Option<Prepared> {
         None
     }
 
-    /// Returns the message for subscribers of a topic that gets no publications of other nodes, if they get one.
+    /// Returns the message for subscribers to a topic that gets no publications from other nodes, if they get one.
     fn rejection(&self, _topic: &str, _reason: &str, _out: &Publisher) -> Option<Prepared> {
         None
     }
@@ -155,8 +155,8 @@ pub(crate) trait LastEvents {
     /// Whether a topic retains its last event. This is called for each publication.
     fn has_topic(&self, topic: &str) -> bool;
 
-    /// Retains the message of a publication. Returns its version, which rises from event to event; 0 for a message that is not
-    /// retained; `None` for one that no subscriber must receive, since a later one of the same node is retained.
+    /// Retains a publication's message. Returns its version, which rises from event to event; 0 for a message that is
+    /// not retained; `None` for one that no subscriber must receive, since a later one from the same node is retained.
     fn retain(&self, publication: &Publication<'_, '_>, message: &Prepared) -> Option<u64>;
 
     /// Retains a message of this age from another node, unless it is known or there is a later one. Returns its version if it
@@ -169,7 +169,7 @@ pub(crate) trait LastEvents {
         age: Duration,
     ) -> Option<u64>;
 
-    /// Returns the last event of a topic.
+    /// Returns a topic's last event.
     fn last_event(&self, topic: &str) -> Option<RetainedEvent>;
 
     /// Returns the topics whose last event this node has published, not longer ago than this: the youngest event first.
@@ -179,7 +179,7 @@ pub(crate) trait LastEvents {
     fn note_miss(&self, topic: &str) -> bool;
 }
 
-/// The encodings of all protocols, each with the number of its subscriptions.
+/// All protocols' encodings, each with its subscription count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Encodings {
     /// In the order of their positioning.
@@ -190,14 +190,14 @@ pub(crate) struct Encodings {
     not_following: usize,
 }
 
-/// An encoding of a protocol.
+/// A protocol's encoding.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredEncoding {
     pub(super) encoding: Arc<dyn Encoding>,
     pub(crate) topics: EncodedTopics,
     /// Whether the encoding has topics that retain their last event.
     pub(super) has_last_events: bool,
-    /// Subscriptions on all workers, in all encodings of the protocol.
+    /// Subscriptions on all workers, in all the protocol's encodings.
     subscriptions: Arc<AtomicUsize>,
 }
 
@@ -215,10 +215,10 @@ impl RegisteredEncoding {
 }
 
 impl Encodings {
-    /// Maximum number of encodings: observers of subscriptions have a bit for each, and one more.
+    /// Maximum encodings: subscription observers have a bit for each, and one more.
     pub(crate) const MAX: usize = 7;
 
-    /// Registers the encodings of a protocol, whose subscriptions are counted together.
+    /// Registers a protocol's encodings, whose subscriptions are counted together.
     ///
     /// # Panics
     /// If there are more than [`MAX`](Self::MAX), or two have the same prefix: both are errors of the hub's assembly.
@@ -267,13 +267,13 @@ impl Encodings {
         self.list.iter().find(|registered| registered.topics.prefix == topics.prefix)
     }
 
-    /// Returns the number of subscriptions of an encoding's protocol.
+    /// Returns the subscription count for an encoding's protocol.
     pub(super) fn subscriptions(&self, topics: EncodedTopics) -> Option<&AtomicUsize> {
         self.find(topics).map(|registered| &*registered.subscriptions)
     }
 
-    /// Returns the public name of a topic or pattern of the server below, and a bit for its encoding; `None` for topics that are
-    /// no topics of clients.
+    /// Returns the public name of a topic or pattern of the server below, and a bit for its encoding; `None` for topics
+    /// that are no client topics.
     pub(super) fn split<'a>(&self, topic: &'a str) -> Option<(&'a str, u8)> {
         let mut numbered = self.list.iter().enumerate();
         numbered.find_map(|(number, registered)| Some((registered.topics.name(topic)?, 1 << number)))

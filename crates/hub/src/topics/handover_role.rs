@@ -23,7 +23,7 @@ use crate::model::publication::{Publication, PublicationOrigin, PublicationSende
 use crate::model::socket_id::{parse_socket_id, socket_id_text};
 use crate::wire::{ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender};
 
-/// The predecessor and the successor of this process, if there are any.
+/// This process's predecessor and successor, if there are any.
 #[derive(Debug, Default)]
 pub(super) struct HandoverRole {
     pub(super) successor: Option<Successor>,
@@ -89,7 +89,7 @@ impl From<PublicationSender> for HandoverSender {
     }
 }
 
-/// The sender of a publication of another process.
+/// The sender of another process's publication.
 impl From<&HandoverSender> for PublicationSender {
     fn from(sender: &HandoverSender) -> Self {
         let socket = sender.socket.as_deref().and_then(parse_socket_id);
@@ -127,7 +127,7 @@ impl HubTopics {
         self.role.write()
     }
 
-    /// Lets the successor assign positions. Returns all histories at this point, and the epochs of topics.
+    /// Lets the successor assign positions. Returns all histories at this point, and the topics' epochs.
     pub(crate) fn begin_handover(
         &self,
         sender: FrameSender,
@@ -141,17 +141,17 @@ impl HubTopics {
         (histories, publisher.epochs())
     }
 
-    /// Queues publications of other nodes to topics with a history, until the histories of the predecessor are here.
+    /// Queues other nodes' publications to topics with a history, until the predecessor's histories are here.
     pub(crate) fn await_histories(&self) {
         self.node_publications.start_queue();
     }
 
-    /// Number of publications of other nodes that wait for histories.
+    /// How many publications from other nodes wait for histories.
     pub(crate) fn queued_publications(&self) -> usize {
         self.node_publications.queued()
     }
 
-    /// Leaves out the publications of other nodes that the predecessor has delivered. An earlier version does not report
+    /// Leaves out the other nodes' publications that the predecessor has delivered. An earlier version does not report
     /// them: it has delivered this many publications of the queue.
     pub(crate) fn inherit_delivered(
         &self,
@@ -161,8 +161,8 @@ impl HubTopics {
         self.node_publications.inherit(delivered, of_earlier_version);
     }
 
-    /// The last publication of each other process of the cluster that this one has delivered to a topic with a history. After
-    /// [`begin_handover`](Self::begin_handover), the histories have all of these.
+    /// The last publication from each other process in the cluster that this one has delivered to a topic with a
+    /// history. After [`begin_handover`](Self::begin_handover), the histories have all of these.
     pub(crate) fn last_publications(&self) -> Option<Vec<HandoverDelivered>> {
         self.other_nodes().map(|_| self.node_publications.delivered())
     }
@@ -186,7 +186,7 @@ impl HubTopics {
         self.node_publications.discard_queue();
     }
 
-    /// Forwards publications of this process to its predecessor.
+    /// Forwards this process's publications to its predecessor.
     pub(crate) fn set_predecessor(&self, predecessor: FrameSender) {
         self.write_role().predecessor = Some(predecessor);
     }
@@ -201,7 +201,7 @@ impl HubTopics {
         self.write_role().successor = None;
     }
 
-    /// Passes revocations of this process to the other processes of a handover.
+    /// Passes this process's revocations to the other processes in a handover.
     pub(crate) fn share_revocations(&self, all: &[Revocation]) {
         let role = self.read_role();
         for frame in HandoverFrame::from_revocations(all) {
@@ -230,7 +230,7 @@ impl HubTopics {
         self.publish(out, &publication.with_origin(origin));
     }
 
-    /// Delivers a message that the successor has published, perhaps as an answer to a publication of this process.
+    /// Delivers a message that the successor has published, perhaps as an answer to this process's publication.
     pub(crate) fn deliver_from_successor(
         &self,
         out: &mut Publisher,
@@ -259,7 +259,7 @@ impl HubTopics {
         }
     }
 
-    /// Whether an event of a server waits for its position in the topic, which the successor process assigns.
+    /// Whether a server's event waits for its position in the topic, which the successor process assigns.
     pub(crate) fn awaits_position(&self, topic: &str) -> bool {
         let role = self.read_role();
         let Some(successor) = &role.successor else { return false };
@@ -353,7 +353,7 @@ mod tests {
             messages.map(read).collect()
         }
 
-        /// The retained texts of the channel, each with the sequence of its position.
+        /// The channel's retained texts, each with its position's sequence.
         fn channel_texts(&self) -> Vec<(u64, String)> {
             let histories = self.publisher.histories();
             let topics = histories.iter().filter(|topic| topic.name.starts_with("q."));
@@ -453,7 +453,7 @@ mod tests {
         let sender = PublicationSender { socket: Some(7 << 64 | 5), ..PublicationSender::default() };
         first.publish_from("kept.a", &event, sender);
         first.publish("of a server");
-        // The client is at the second process, and recovers at the first process after the exit of the others.
+        // The client is at the second process, and recovers at the first process after the others exit.
         second.publish_from("kept.a", &event, sender);
         second.publish_forwarded(&to_second);
         third.publish_forwarded(&to_third);
@@ -470,7 +470,7 @@ mod tests {
                     event.message.payload().ends_with(own.as_bytes())
                 })
                 .collect();
-            // The third process receives the event of the second process first.
+            // The third process receives the second process's event first.
             assert_eq!(marks, [true, true, false]);
         }
     }
@@ -503,7 +503,7 @@ mod tests {
     }
 
     impl TestProcess {
-        /// Receives a publication of another node.
+        /// Receives another node's publication.
         fn receive(&self, number: u64) {
             let content = MessageContent::Text(number.to_string().into());
             let origin = NodePublicationId { node: 9, start: 1, number, index: 0 };

@@ -15,7 +15,7 @@ use sinews_stream::{AppendError, CreateError, StreamError};
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 
-/// Why a node does not store durable keys: a label of metrics.
+/// Why a node does not store durable keys: a metrics label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultCause {
     /// The disk is full.
@@ -24,11 +24,11 @@ pub(crate) enum FaultCause {
     Limit,
     /// Too many writes wait for the disk.
     QueueFull,
-    /// The disk, or the broker of a cluster, has not answered in time.
+    /// The disk, or a cluster's broker, has not answered in time.
     TimedOut,
     /// The stream cannot be read.
     Unreadable,
-    /// Another error of the disk.
+    /// Another disk error.
     Failed,
 }
 

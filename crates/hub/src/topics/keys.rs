@@ -1,4 +1,4 @@
-//! Keys of topics as messages of the protocol.
+//! Topic keys as protocol messages.
 //!
 //! A value is stored as the field of a message that contains it, `"data":…` or `"b64":…`: it is encoded once, by its
 //! writer.
@@ -16,15 +16,15 @@ use crate::model::json_list::{JsonList, JsonListItem};
 use crate::model::problem::{Problem, code, problem};
 
 impl MessageContent {
-    /// The stored form of a key's value.
+    /// A key value's stored form.
     pub(crate) fn into_key_value(self) -> Bytes {
         self.field().into()
     }
 }
 
-/// Returns the value of a key that clients of the hub receive as this JSON, for a program that writes keys itself
-/// ([`Publisher::write_key`](sinews_server::Publisher::write_key)); `None` if the text is not JSON. Any other value of a
-/// key is not readable for clients of the hub.
+/// Returns the key value that the hub's clients receive as this JSON, for a program that writes keys itself
+/// ([`Publisher::write_key`](sinews_server::Publisher::write_key)); `None` if the text is not JSON. The hub's clients
+/// cannot read any other value.
 ///
 /// ```
 /// use sinews_hub::key_value_of_json;
@@ -41,14 +41,14 @@ pub fn key_value_of_json(json: &str) -> Option<Bytes> {
     Some(MessageContent::json(data).ok()?.into_key_value())
 }
 
-/// The size of the value that is written, as JSON.
+/// The written value's size, as JSON.
 pub(crate) fn value_len(write: &KeyWrite) -> usize {
     let field = write.value().map_or(&[][..], |value| &value[..]);
     let name = field.iter().position(|byte| *byte == b':').map_or(0, |at| at + 1);
     field.len() - name
 }
 
-/// Sets the condition of a write from the fields of a client: a version alone, or with its epoch.
+/// Sets a write's condition from a client's fields: a version alone, or with its epoch.
 ///
 /// # Errors
 /// The fields that exclude each other.
@@ -140,7 +140,7 @@ impl JsonListItem for KeyChange {
     }
 }
 
-/// Returns a page of keys as JSON.
+/// Returns a key page as JSON.
 pub(crate) fn page_json(topic: &str, page: KeyPage) -> JsonList<KeyChange> {
     let Position { epoch, sequence } = page.position;
     let head = format!("{{\"topic\":{},\"epoch\":{epoch},\"seq\":{sequence},\"keys\":[", json!(topic));

@@ -1,8 +1,8 @@
 //! Topics that retain their last event.
 //!
-//! Publications and new subscriptions of such a topic exclude each other: a new subscriber receives the last event as such, and
-//! all later events as they are published. An event on its way to the worker of the subscriber has a version: the subscriber
-//! does not receive it again.
+//! Publications and new subscriptions of such a topic exclude each other: a new subscriber receives the last event as
+//! such, and all later events as they are published. An event on its way to the subscriber's worker has a version: the
+//! subscriber does not receive it again.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::{HubTopics, TopicPublisher};
 use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::nodes::NodePublicationId;
 
-/// Locks of topics. A topic takes one during a publication.
+/// Topic locks. A topic takes one during a publication.
 #[derive(Debug, Default)]
 pub(super) struct TopicLocks([Mutex<()>; TOPIC_LOCKS]);
 
-/// Number of locks for all topics.
+/// Lock count for all topics.
 const TOPIC_LOCKS: usize = 16;
 
 impl TopicLocks {
@@ -40,7 +40,7 @@ impl HubTopics {
         self.retaining(topic).map(|_| self.last_events_order.lock(topic))
     }
 
-    /// Whether a publication or a new subscription has locked the last event of a topic.
+    /// Whether a publication or a new subscription has locked a topic's last event.
     #[cfg(test)]
     pub(crate) fn is_last_event_locked(&self, topic: &str) -> bool {
         self.last_events_order.lock_for(topic).try_lock().is_none()
@@ -51,8 +51,8 @@ impl HubTopics {
         self.encodings.iter().find_map(|registered| Some((registered, registered.last_events(topic)?)))
     }
 
-    /// The last event of a topic. The other nodes were sent the event before; one of another node may arrive there later than
-    /// from here.
+    /// A topic's last event. The other nodes were sent the event before; another node's event may arrive there later
+    /// than from here.
     pub(crate) fn last_event(&self, topic: &str) -> Option<RetainedEvent> {
         let (_, events) = self.retaining(topic)?;
         let _order = self.last_events_order.lock(topic);
@@ -65,7 +65,7 @@ impl HubTopics {
         retaining.flat_map(|events| events.own_topics(age_max)).collect()
     }
 
-    /// Sends the last event of a topic with its age, if this node has published it. Publications to the topic precede or
+    /// Sends a topic's last event with its age, if this node has published it. Publications to the topic precede or
     /// follow, so that the other nodes receive its events in the order in which this node retains them.
     pub(crate) fn send_own_last_event(&self, topic: &str, send: impl FnOnce(&Prepared, Duration)) {
         let Some((_, events)) = self.retaining(topic) else { return };
@@ -76,7 +76,7 @@ impl HubTopics {
         }
     }
 
-    /// Retains the last event of a topic that another node has retained, unless there is a later one, and delivers it.
+    /// Retains a topic's last event that another node has retained, unless there is a later one, and delivers it.
     pub(crate) fn restore_last_event(
         &self,
         out: &Publisher,
@@ -93,13 +93,13 @@ impl HubTopics {
         }
     }
 
-    /// Reports a topic without a last event to the application, if a webhook wants it: once for clients that come at the same
-    /// time. The node of the client may have requested the event from the other nodes.
+    /// Reports a topic without a last event to the application, if a webhook wants it: once for clients that come at
+    /// the same time. The client's node may have requested the event from the other nodes.
     pub(crate) fn report_missing_event(&self, topic: &str, is_of_other_node: bool, is_requested: bool) {
         let kind = WebhookEventKind::CacheMiss;
         let Some(events) = self.events().filter(|events| events.wants(kind)) else { return };
         let Some((_, last_events)) = self.retaining(topic) else { return };
-        // The other node receives the event of this node now, or this node has received the requested event meanwhile.
+        // The other node receives this node's event now, or this node has received the requested event meanwhile.
         let is_known = is_requested && last_events.last_event(topic).is_some();
         if is_known || !last_events.note_miss(topic) {
             return;
@@ -111,8 +111,8 @@ impl HubTopics {
         }
     }
 
-    /// Notifies the subscribers of a topic of the reason why publications of other nodes do not arrive, in the encodings that
-    /// have a message for it. Their subscriptions stay.
+    /// Notifies a topic's subscribers why publications from other nodes do not arrive, in the encodings that have a
+    /// message for it. Their subscriptions stay.
     pub(crate) fn report_rejected(&self, out: &Publisher, topic: &str, reason: &str) {
         for registered in self.encodings.iter().filter(|registered| registered.has_subscribers()) {
             if let Some(message) = registered.encoding.rejection(topic, reason, out) {

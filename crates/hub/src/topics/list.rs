@@ -1,4 +1,4 @@
-//! The list of topics.
+//! The topic list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::encoding::{EncodedTopics, Encodings};
 use crate::model::check_subscription;
 use crate::model::problem::{Problem, code, problem};
 
-/// Maximum number of topics that one look at the list reads, so that other work of the thread is not delayed.
+/// Maximum number of topics that one look at the list reads, so that the thread's other work is not delayed.
 const SCAN_MAX: usize = Publisher::TOPICS_MAX;
 
-/// Use of a topic.
+/// A topic's use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TopicUse {
     /// Number of subscriptions by name; `None` without such subscriptions and without a history.
@@ -23,7 +23,7 @@ pub(crate) struct TopicUse {
     pub(crate) key_subscribers: usize,
 }
 
-/// Topics with their use, in order of their names.
+/// Topics with their use, in name order.
 pub(crate) type TopicsInUse = Vec<(String, TopicUse)>;
 
 impl TopicUse {
@@ -41,19 +41,19 @@ impl TopicUse {
         self.key_subscribers += other.key_subscribers;
     }
 
-    /// Adds the use at another node: nodes of a cluster have the same keys.
+    /// Adds the use at another node: a cluster's nodes have the same keys.
     pub(crate) fn add_node(&mut self, other: Self) {
         let keys = self.keys.max(other.keys);
         self.add_encoding(other);
         self.keys = keys;
     }
 
-    /// As a message between nodes, behind the name of the topic.
+    /// As a message between nodes, behind the topic's name.
     pub(crate) fn to_message(self, topic: &str) -> Value {
         json!([topic, self.subscribers, self.keys, self.key_subscribers])
     }
 
-    /// Reads a message of another node. Earlier versions omit keys.
+    /// Reads another node's message. Earlier versions omit keys.
     pub(crate) fn read(message: &Value) -> Option<(&str, Self)> {
         let number =
             |at: usize| message[at].as_u64().map(|number| usize::try_from(number).unwrap_or(usize::MAX));
@@ -63,7 +63,7 @@ impl TopicUse {
     }
 }
 
-/// A search of topics by a pattern.
+/// A topic search by a pattern.
 pub(crate) struct TopicScan {
     filter: TopicPattern<'static>,
     /// The beginning of all names that match.
@@ -104,7 +104,7 @@ impl TopicScan {
     pub(crate) fn next(&mut self, publisher: &Publisher) -> TopicsInUse {
         let encoded = self.encodings.shared().map(|encoded| self.next_encoded(encoded, publisher));
         let listed: Vec<_> = encoded.chain([self.next_with_keys(publisher)]).collect();
-        // Beyond the end of a full page, the others may have names that are not compared yet.
+        // Beyond a full page's end, the others may have names that are not compared yet.
         let full = listed.iter().filter(|names| names.len() == SCAN_MAX);
         let end = full.filter_map(|names| Some(names.last()?.0.clone())).min();
         let mut merged: BTreeMap<String, TopicUse> = BTreeMap::new();

@@ -1,9 +1,9 @@
-//! Publications of other nodes to topics with a history, during a hot restart.
+//! Other nodes' publications to topics with a history, during a hot restart.
 //!
-//! Both processes receive them from the broker, and one process has to publish each. The predecessor publishes each that it
-//! has received before it passed its histories on, and reports the last publication of each process. The successor queues all
-//! from its login on, and publishes the others once it has the histories. The predecessor queues the others as well, until the
-//! successor serves: it publishes them if the handover fails.
+//! Both processes receive them from the broker, and one process has to publish each. The predecessor publishes each
+//! that it has received before it passed its histories on, and reports each process's last publication. The successor
+//! queues all from its login on, and publishes the others once it has the histories. The predecessor queues the others
+//! as well, until the successor serves: it publishes them if the handover fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{PublicationOrigin, WaitingPublication};
 use crate::wire::{HandoverDelivered, QUEUE_BYTES_MAX, QUEUE_FRAMES_MAX};
 
-/// Number of processes from which the last publication of each is known without a time limit: more than nodes of a cluster.
+/// Number of processes whose last publications are known without a time limit: more than a cluster has nodes.
 const PROCESSES_MAX: usize = 1_024;
 
 /// Above [`PROCESSES_MAX`], the last publications of this time are known. A successor logs in less long before.
 const KNOWN_TIME: Duration = Duration::from_secs(120);
 
-/// The publications of other nodes to topics with a history.
+/// Other nodes' publications to topics with a history.
 #[derive(Debug, Default)]
 pub(super) struct NodePublications(Mutex<State>);
 
@@ -52,7 +52,7 @@ impl NodePublications {
         self.lock().queue.get_or_insert_default();
     }
 
-    /// Number of publications that wait.
+    /// How many publications wait.
     pub(super) fn queued(&self) -> usize {
         self.lock().queue.as_ref().map_or(0, |queue| queue.publications.len())
     }

@@ -1,4 +1,4 @@
-//! The pipeline of a publication.
+//! The publication pipeline.
 //!
 //! ```text
 //!   publish        from clients, backends, streams, other nodes and the predecessor process
@@ -7,8 +7,8 @@
 //!   other nodes
 //! ```
 //!
-//! The history in one encoding assigns the position of a message. The message has the same position in the encodings that
-//! follow, so that it stays valid after a hot restart. The position in a durable topic is that of its stream.
+//! The history in one encoding assigns a message's position. The message has the same position in the encodings that
+//! follow, so that it stays valid after a hot restart. The position in a durable topic comes from its stream.
 
 use std::borrow::Cow;
 
@@ -29,8 +29,8 @@ struct Follower<'a> {
 }
 
 impl HubTopics {
-    /// Publishes in all encodings, and to the other processes that need the publication. Returns the number of subscriptions of
-    /// this process that it reaches.
+    /// Publishes in all encodings, and to the other processes that need the publication. Returns how many of this
+    /// process's subscriptions it reaches.
     pub(crate) fn publish(&self, out: &mut impl TopicPublisher, publication: &Publication<'_, '_>) -> usize {
         let Publication { topic, content, origin, sender, .. } = *publication;
         let last_event = self.lock_last_event(topic);
@@ -56,8 +56,8 @@ impl HubTopics {
         reached
     }
 
-    /// Forwards a publication of this process or of its predecessor to the successor. Returns whether it waits there for its
-    /// position.
+    /// Forwards this process's or its predecessor's publication to the successor. Returns whether it waits there for
+    /// its position.
     fn awaits_successor(&self, role: &HandoverRole, publication: &Publication<'_, '_>) -> bool {
         let is_forwarded =
             matches!(publication.origin, PublicationOrigin::Local | PublicationOrigin::Predecessor { .. });
@@ -69,8 +69,8 @@ impl HubTopics {
         has_history
     }
 
-    /// Delivers a publication to subscribers of this process in all encodings. The caller has locked the last event of a topic that
-    /// retains it.
+    /// Delivers a publication to this process's subscribers in all encodings. The caller has locked the last event of a
+    /// topic that retains it.
     pub(super) fn deliver(
         &self,
         role: RwLockReadGuard<'_, HandoverRole>,
@@ -103,7 +103,7 @@ impl HubTopics {
             return 0;
         }
         let is_durable = self.is_durable(topic);
-        // A later subscriber of a durable topic starts in the stream.
+        // A later subscriber to a durable topic starts in the stream.
         let is_retained = || !is_durable && self.has_history(topic);
         let assigning = self.encodings.assigning();
         let assigning = assigning.filter(|assigning| assigning.has_subscribers() || is_retained());
@@ -112,7 +112,7 @@ impl HubTopics {
             return 0;
         }
         let followers = self.followers(topic, is_durable);
-        // One order in all encodings. The relay of a durable topic has a lock of its own.
+        // One order in all encodings. The relay of a durable topic has its own lock.
         let _order = (!is_durable && !followers.is_empty()).then(|| self.histories_order.lock(topic));
         let except = self.excluded(out, publication);
         let options = PublishOptions::new().except(except);
@@ -158,8 +158,8 @@ impl HubTopics {
         following.filter_map(named).collect()
     }
 
-    /// Delivers a message with the position that another encoding's history has assigned, or without one if the stream of a
-    /// durable topic does not store it.
+    /// Delivers a message with the position that another encoding's history has assigned, or without one if a durable
+    /// topic's stream does not store it.
     fn deliver_to_follower(
         &self,
         out: &mut impl TopicPublisher,
@@ -228,7 +228,7 @@ impl HubTopics {
         connection.and_then(|id| self.connections.subscriber(id))
     }
 
-    /// Notifies subscribers that the stream of a topic was deleted: the topic starts again with a new epoch.
+    /// Notifies subscribers that a topic's stream was deleted: the topic starts again with a new epoch.
     pub(crate) fn notify_reset(&self, out: &mut Publisher, topic: &str) {
         for RegisteredEncoding { encoding, topics, .. } in
             self.encodings.iter().filter(|all| all.has_subscribers())

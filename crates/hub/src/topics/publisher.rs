@@ -6,10 +6,10 @@ use sinews_server::{
     Context, LogLimit, Position, Prepared, PublishError, PublishOptions, Publisher, SubscriberId, Topics,
 };
 
-/// The origin of a publication: a connection, a request on a worker, or any thread.
+/// A publication's origin: a connection, a request on a worker, or any thread.
 pub(crate) trait TopicPublisher {
-    /// Publishes a message, which is made from its position if the topic has a history. The topic's name was checked, and is
-    /// no pattern. Returns the number of subscribers that it reaches.
+    /// Publishes a message, which is made from its position if the topic has a history. The topic's name was checked,
+    /// and is no pattern. Returns how many subscribers it reaches.
     fn publish(
         &mut self,
         topic: &str,
@@ -22,7 +22,7 @@ pub(crate) trait TopicPublisher {
         None
     }
 
-    /// Sets the position of the last message of a topic ([`Publisher::advance_to`]).
+    /// Sets the position of a topic's last message ([`Publisher::advance_to`]).
     fn advance_to(&self, topic: &str, position: Position);
 }
 
@@ -75,10 +75,10 @@ impl TopicPublisher for Publisher {
     }
 }
 
-/// Limit of the lines about publications that did not reach all subscribers.
+/// Limit for the log lines about publications that did not reach all subscribers.
 static UNDELIVERED_LINES: LogLimit = LogLimit::new();
 
-/// The number of subscribers that a publication has reached; reports the others.
+/// How many subscribers a publication has reached; reports the others.
 fn reached(result: Result<usize, PublishError>) -> usize {
     result.unwrap_or_else(|error| match error {
         PublishError::Undelivered(undelivered) => {

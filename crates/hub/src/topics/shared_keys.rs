@@ -1,4 +1,4 @@
-//! Keys of topics that the nodes of a cluster share, as clients use them.
+//! Topic keys that a cluster's nodes share, as clients use them.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -15,17 +15,17 @@ pub(crate) struct Claim {
     /// Number of owners so far.
     pub(crate) term: u32,
     pub(crate) epoch: u64,
-    /// The id of the node: a successor process has the id of its predecessor.
+    /// The node's id: a successor process has its predecessor's id.
     pub(crate) owner: u128,
 }
 
-/// The result of a write, or when another node or the log has it.
+/// A write's result, or when another node or the log has it.
 pub(crate) enum KeyWriteOutcome {
     Done(Result<KeyWritten, Problem>),
     Later(PendingKeyWrite),
 }
 
-/// Completes with the result of a write.
+/// Completes with a write's result.
 pub(crate) type PendingKeyWrite = Pin<Box<dyn Future<Output = Result<KeyWritten, Problem>> + Send>>;
 
 /// Completes when keys are loaded, or cannot be.
@@ -33,8 +33,8 @@ pub(crate) type LoadingKeys = Pin<Box<dyn Future<Output = Result<(), Problem>> +
 
 /// Keys that all nodes of a cluster share.
 pub(crate) trait SharedKeys: Debug + Send + Sync {
-    /// Writes a key: with this function if this node owns the topic, otherwise at its owner. The writes of one caller to
-    /// a topic keep their order.
+    /// Writes a key: with this function if this node owns the topic, otherwise at its owner. One caller's writes to a
+    /// topic keep their order.
     fn write(
         &self,
         topic: &str,
@@ -42,19 +42,19 @@ pub(crate) trait SharedKeys: Debug + Send + Sync {
         write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
     ) -> KeyWriteOutcome;
 
-    /// Whether the keys of a topic can be read at this node.
+    /// Whether a topic's keys can be read at this node.
     ///
     /// # Errors
     /// They are not loaded from the other nodes yet, or do not fit into the memory limit.
     fn check_ready(&self, topic: &str) -> Result<(), Problem>;
 
-    /// Completes when this node knows the keys of a topic, or cannot; `None` if there is nothing to wait for.
+    /// Completes when this node knows a topic's keys, or cannot; `None` if there is nothing to wait for.
     fn loading(&self, topic: &str) -> Option<LoadingKeys>;
 
-    /// Takes over the owner of a topic that a predecessor process knew.
+    /// Takes over a topic's owner that a predecessor process knew.
     fn inherit(&self, topic: String, claim: Claim);
 
-    /// The owner of a topic, for a successor process.
+    /// A topic's owner, for a successor process.
     fn claim(&self, topic: &str) -> Option<Claim>;
 
     /// More changes are stored ([`ReplicaStore`]), or cannot be.
@@ -63,19 +63,19 @@ pub(crate) trait SharedKeys: Debug + Send + Sync {
 
 /// Stores this node's replicas of the durable keys that all nodes share.
 pub(crate) trait ReplicaStore: Send + Sync {
-    /// Whether the keys of a topic are durable.
+    /// Whether a topic's keys are durable.
     fn stores(&self, topic: &str) -> bool;
 
     /// The topics that were read from the disk since the last call, with the claims that their keys belong to.
     fn take_restored(&self) -> Vec<(String, Claim)>;
 
-    /// The keys of a topic, or their owner, have changed.
+    /// A topic's keys, or their owner, have changed.
     fn changed(&self, topic: &Arc<str>);
 
-    /// Whether the keys of a topic are stored at this position of an epoch, or a later one.
+    /// Whether a topic's keys are stored at this position of an epoch, or a later one.
     fn is_stored(&self, topic: &str, position: Position) -> bool;
 
-    /// The id of this node's directory, once it is open.
+    /// This node's directory id, once it is open.
     fn node(&self) -> Option<u64>;
 
     /// The ids of the nodes that this node has last seen, its own included.
@@ -84,15 +84,15 @@ pub(crate) trait ReplicaStore: Send + Sync {
     /// Stores the ids of the nodes that this node sees.
     fn set_members(&self, members: Vec<u64>);
 
-    /// Why the keys of a topic are not stored now.
+    /// Why a topic's keys are not stored now.
     fn fault(&self, topic: &str) -> Option<Problem>;
 
-    /// Why the keys of a topic are not stored now, for a write that is rejected: it counts.
+    /// Why a topic's keys are not stored now, for a write that is rejected: it counts.
     fn reject_write(&self, topic: &str) -> Option<Problem>;
 
-    /// Counts a write that is rejected for another reason of the storage.
+    /// Counts a write that is rejected for another storage reason.
     fn count_rejected(&self, cause: FaultCause);
 
-    /// Whether the stream of a topic cannot be read: the keys of the topic are never stored.
+    /// Whether a topic's stream cannot be read: its keys are never stored.
     fn is_unreadable(&self, topic: &str) -> bool;
 }

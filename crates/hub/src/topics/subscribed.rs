@@ -11,7 +11,7 @@ use sinews_server::SubscriptionObserver;
 
 use super::encoding::Encodings;
 
-/// Observes which topics and patterns of clients have subscribers.
+/// Observes which client topics and patterns have subscribers.
 pub(crate) trait TopicObserver: Debug + Send + Sync {
     /// A topic or pattern has a first subscriber in an encoding, which is a bit. May be repeated.
     fn subscribed(&self, name: &str, encoding: u8);
@@ -51,13 +51,13 @@ pub(crate) struct SubscribedTopics {
 
 #[derive(Debug, Default)]
 struct SubscribedNames {
-    /// The hash of each public name, with the bit of the encoding in place of the last bits: there may be as many topics as
+    /// Each public name's hash, with the bit of the encoding in place of the last bits: there may be as many topics as
     /// connections.
     encoded: HashSet<u64>,
     names: usize,
 }
 
-/// The bits of a hash that are replaced by that of an encoding.
+/// The hash bits that an encoding's bit replaces.
 const ENCODING_BITS: u64 = (1 << Encodings::MAX) - 1;
 
 impl SubscribedNames {
@@ -72,7 +72,7 @@ impl SubscribedTopics {
         self.lock().names
     }
 
-    /// Returns the hash of a name, without the bits of its encoding.
+    /// Returns a name's hash, without its encoding's bits.
     fn hash_name(&self, name: &str) -> u64 {
         self.hash.hash_one(name) & !ENCODING_BITS
     }

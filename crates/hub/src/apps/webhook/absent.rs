@@ -1,11 +1,11 @@
-//! Webhooks of an app in a build without the feature `webhooks`: no value of this type exists.
+//! An app's webhooks in a build without the feature `webhooks`: no value of this type exists.
 
 pub(crate) use self::AbsentAppWebhook as PusherWebhook;
 use crate::apps::signature::AppKey;
 use crate::error::HubError;
 use crate::webhooks::WebhookTarget;
 
-/// A webhook of an app.
+/// An app's webhook.
 #[derive(Clone, Debug)]
 pub(crate) enum AbsentAppWebhook {}
 

@@ -1,4 +1,4 @@
-//! A made-up protocol: an encoding, a handler and a route. No other part of the hub knows it.
+//! A made-up protocol: an encoding, a handler and a route. The hub's other parts do not know it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! The format of the binary messages; docs/book/src/server/streams.md has the tables.
+//! The binary messages' format; docs/book/src/server/streams.md has the tables.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sinews_stream::{Appended, StartPosition};
@@ -6,7 +6,7 @@ use sinews_stream::{Appended, StartPosition};
 use crate::streams::replies::AssignedPartition;
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
 
-/// The header of a message.
+/// A message's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BinaryHead {
     pub(super) op: u8,
@@ -39,7 +39,7 @@ pub(super) enum BinaryRequest<'a> {
         offset: u64,
         group: &'a str,
     },
-    /// The id of the subscription.
+    /// The subscription's id.
     Unsubscribe(u32),
     Ping,
     Delete,
@@ -89,7 +89,7 @@ impl BinaryHead {
     /// Decodes the request.
     ///
     /// # Errors
-    /// The fault of the body; `None` for an unknown op.
+    /// The fault in the body; `None` for an unknown op.
     pub(super) fn read<'a>(&self, body: &'a [u8]) -> Result<BinaryRequest<'a>, Option<&'static str>> {
         let request = match self.op {
             0 => hello(body).ok_or("hello: version 1, bytes of the name, the name, a token")?,
@@ -129,7 +129,7 @@ fn hello(body: &[u8]) -> Option<BinaryRequest<'_>> {
     Some(BinaryRequest::Hello { stream, token: (!token.is_empty()).then_some(token) })
 }
 
-/// Version of the messages.
+/// The messages' version.
 const VERSION: u8 = 1;
 
 fn begin(body: &[u8]) -> Option<SubscriptionStart> {
@@ -200,7 +200,7 @@ pub(super) fn gap(partition: u16, id: u32, from: u64, to: u64) -> Bytes {
 /// Flag of a partition whose committed offset may be lost, or cannot be read from.
 const RESET: u32 = 1;
 
-/// Encodes the start offset of each partition.
+/// Encodes each partition's start offset.
 pub(super) fn assignments(op: u8, id: u32, assignments: &[AssignedPartition]) -> Bytes {
     message(op, ANY, id, |body| {
         for at in assignments {

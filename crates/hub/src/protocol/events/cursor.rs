@@ -1,11 +1,11 @@
-//! Positions of the topics of one response: the ids of its events, with which a client resumes.
+//! Positions in one response's topics: its events' ids, with which a client resumes.
 
 use std::fmt;
 
 use sinews_server::{Position, ReplayFrom};
 
 /// The positions, in the order of the topics in the request. As text they are separated by commas, each an epoch and a
-/// sequence: `8100236-44,,77-1`. The text of a topic without a position is empty.
+/// sequence: `8100236-44,,77-1`. A topic without a position has an empty text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cursor(Vec<Option<Position>>);
 

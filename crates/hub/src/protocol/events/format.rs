@@ -1,4 +1,4 @@
-//! Formats of the protocol's messages in the body of a response. Each takes the JSON messages of `/ws`.
+//! Formats for the protocol's messages in a response's body. Each takes the JSON messages from `/ws`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use super::cursor::{Cursor, UNKNOWN, parse_position};
 use super::request::RequestedTopic;
 use crate::model::json::present;
 
-/// Server-Sent Events of one topic: a publication is the data of an event, its position the id.
+/// Server-Sent Events for one topic: a publication is an event's data, its position the id.
 pub(super) static PAYLOAD_EVENTS: BodyFormat =
     BodyFormat::new(write_payload_event).with_keepalive(COMMENT).with_close(close_event);
 
-/// Server-Sent Events of several topics: the data of an event is a message of the protocol.
+/// Server-Sent Events for several topics: an event's data is a protocol message.
 pub(super) static MESSAGE_EVENTS: BodyFormat =
     BodyFormat::new(write_message_event).with_keepalive(COMMENT).with_close(close_event).with_label(label);
 
-/// Server-Sent Events of the keys of a topic: the data is a message of the protocol, its position the id once the
-/// client has all changes up to there.
+/// Server-Sent Events for a topic's keys: the data is a protocol message, its position the id once the client has all
+/// changes up to there.
 pub(super) static KEY_EVENTS: BodyFormat =
     BodyFormat::new(write_key_event).with_keepalive(COMMENT).with_close(close_event);
 
@@ -34,24 +34,24 @@ pub(super) static KEY_EVENTS: BodyFormat =
 pub(super) static LINES: BodyFormat =
     BodyFormat::new(write_line).with_keepalive(b"{\"op\":\"ping\"}\n").with_close(close_line);
 
-/// Elements of a JSON array. Between them, spaces are a keepalive.
+/// JSON array elements. Between them, spaces are a keepalive.
 pub(super) static ELEMENTS: BodyFormat =
     BodyFormat::new(|_, message, out| out.extend_from_slice(message)).with_keepalive(b" ").with_label(label);
 
-/// The same for the keys of a topic: the label has the position once the client has all changes up to there.
+/// The same for a topic's keys: the label has the position once the client has all changes up to there.
 pub(super) static KEY_ELEMENTS: BodyFormat =
     BodyFormat::new(|_, message, out| out.extend_from_slice(message))
         .with_keepalive(b" ")
         .with_label(key_label);
 
-/// Clients of event streams ignore comments.
+/// Event-stream clients ignore comments.
 const COMMENT: &[u8] = b":\n\n";
 
-/// How long a client waits before it connects again, in milliseconds: long enough to spread the clients of a server
-/// that restarts.
+/// How long a client waits before it connects again, in milliseconds: long enough to spread a restarting server's
+/// clients.
 const RETRY_MS: &[u8] = b"2000";
 
-/// The fields of a message that formats use.
+/// The message fields that formats use.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Envelope<'a> {
@@ -61,7 +61,7 @@ struct Envelope<'a> {
     topic: Cow<'a, str>,
     epoch: Option<u64>,
     seq: Option<u64>,
-    /// Further parts of a snapshot follow.
+    /// Further snapshot parts follow.
     more: bool,
     replayed: u64,
     // `null` is a valid payload.
@@ -77,7 +77,7 @@ impl<'a> Envelope<'a> {
         serde_json::from_slice(message).unwrap_or_default()
     }
 
-    /// The position of the view of keys after this message; `None` if the client still has its earlier view.
+    /// The key view's position after this message; `None` if the client still has its earlier view.
     fn position_of_keys(&self) -> Option<Position> {
         if self.more || self.is_subscribed() { None } else { self.position() }
     }
@@ -92,7 +92,7 @@ impl<'a> Envelope<'a> {
         Some(Position { epoch: self.epoch?, sequence })
     }
 
-    /// The type of the event for a message that is no publication.
+    /// The event's type for a message that is no publication.
     fn event_type(&self) -> &str {
         if self.op == "ack" { "subscribed" } else { &self.op }
     }
@@ -173,7 +173,7 @@ fn close_line(code: Option<CloseCode>, reason: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("{close}\n").as_bytes());
 }
 
-/// The label of a message: `+` if it is more than an acknowledgement, then its position, a space and its topic.
+/// A message's label: `+` if it is more than an acknowledgement, then its position, a space and its topic.
 fn label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
     let envelope = Envelope::read(message);
     let mut label = String::from(if envelope.is_subscribed() { "" } else { "+" });
@@ -185,7 +185,7 @@ fn label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
     Some(label.into_bytes().into())
 }
 
-/// The same for keys: the first parts of a snapshot are labeled as acknowledgements.
+/// The same for keys: a snapshot's first parts are labeled as acknowledgements.
 fn key_label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
     let envelope = Envelope::read(message);
     let is_part = envelope.is_subscribed() || envelope.more;
@@ -196,7 +196,7 @@ fn key_label(_: Kind, message: &[u8]) -> Option<Box<[u8]>> {
     Some(label.into_bytes().into())
 }
 
-/// Follows the positions of the topics of one response.
+/// Follows the positions in one response's topics.
 pub(super) struct Positions {
     topics: Vec<String>,
     cursor: Cursor,
@@ -214,8 +214,8 @@ impl Positions {
         Self { topics: topics.iter().map(|topic| topic.name.clone()).collect(), cursor }
     }
 
-    /// Applies the label of a message. Returns whether it has a position of one of the topics, and whether it is more
-    /// than an acknowledgement.
+    /// Applies a message's label. Returns whether it has a position in any of the topics, and whether it is more than
+    /// an acknowledgement.
     fn apply(&mut self, label: Option<&[u8]>) -> (bool, bool) {
         let label = label.and_then(|label| std::str::from_utf8(label).ok()).unwrap_or_default();
         let (is_news, label) = label.strip_prefix('+').map_or((false, label), |label| (true, label));
@@ -231,7 +231,7 @@ impl Positions {
     }
 }
 
-/// Writes the positions of all topics as the id of each event.
+/// Writes all topics' positions as each event's id.
 pub(super) struct EventIds(pub(super) Positions);
 
 impl BodyPrefix for EventIds {
@@ -244,7 +244,7 @@ impl BodyPrefix for EventIds {
     fn end(&mut self, _: &mut Vec<u8>) {}
 }
 
-/// Wakes the handler of a long poll when there is an answer.
+/// Wakes a long poll's handler when there is an answer.
 #[derive(Clone, Default)]
 pub(super) struct PollWaker(Arc<Mutex<PollState>>);
 

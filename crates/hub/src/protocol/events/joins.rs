@@ -1,4 +1,4 @@
-//! The topics that a client joins while its response is open: each `join` of the query, with its `member`.
+//! The topics that a client joins while its response is open: each `join` in the query, with its `member`.
 
 use sinews_server::Request;
 
@@ -11,11 +11,11 @@ use crate::protocol::json::members::MemberFields;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RequestedJoin {
     pub(super) topic: String,
-    /// `None`: the user of the token.
+    /// `None`: the token's user.
     pub(super) member: Option<MemberFields>,
 }
 
-/// Reads the joins of a request.
+/// Reads a request's joins.
 ///
 /// # Errors
 /// The problem.

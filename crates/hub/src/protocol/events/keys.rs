@@ -1,5 +1,5 @@
-//! `GET /topics/{name}/keys` as Server-Sent Events, lines of JSON or a long poll: a snapshot of the keys, then changes. The
-//! limits and the rules for slow clients are those of a subscription at `/ws`: nothing queues for a slow client.
+//! `GET /topics/{name}/keys` as Server-Sent Events, JSON lines or a long poll: a key snapshot, then changes. The limits
+//! and the rules for slow clients are the same as for a subscription at `/ws`: nothing queues for a slow client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::access::auth::Denied;
 use crate::http::{failure, topic_of};
 use crate::model;
 
-/// The format of the changes of keys.
+/// The format for key changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeysFormat(RequestedFormat);
 
 impl KeysFormat {
-    /// The format that the client prefers; `None` for a page of the keys as one JSON object. A request for JSON with a
-    /// position or a time to wait is a long poll.
+    /// The format that the client prefers; `None` for a key page as one JSON object. A request for JSON with a position
+    /// or a time to wait is a long poll.
     pub(crate) fn from_request(request: &Request<'_>) -> Option<Self> {
         let accept = request.head().header("accept").filter_map(|value| std::str::from_utf8(value).ok());
         let format = request::negotiate_keys(accept)?;
@@ -30,7 +30,7 @@ impl KeysFormat {
 }
 
 impl TopicsReader<'_> {
-    /// Starts the response with the keys of a topic.
+    /// Starts the response with a topic's keys.
     ///
     /// # Errors
     /// As [`answer`](Self::answer).
@@ -72,7 +72,7 @@ impl TopicsReader<'_> {
     }
 }
 
-/// The options of the query, and the position of an earlier response.
+/// The query's options, and an earlier response's position.
 fn subscription_of(request: &Request<'_>) -> Result<(KeySubscription, Option<Position>), String> {
     let query = |name| request.query_values(name).next();
     if let Some(name) = ["after", "limit"].into_iter().find(|name| query(name).is_some()) {
@@ -89,7 +89,7 @@ fn subscription_of(request: &Request<'_>) -> Result<(KeySubscription, Option<Pos
     }
     // A browser repeats the query when it connects again, and adds the header.
     let position = match (request::last_event_id(request), query("from")) {
-        // An id of another server or version: a snapshot follows.
+        // An id from another server or version: a snapshot follows.
         (Some(id), _) => std::str::from_utf8(&id).ok().and_then(|id| parse_position(id.trim())),
         (None, Some(from)) => {
             let wrong = "query parameter `from` must be a position such as 8100236-44";

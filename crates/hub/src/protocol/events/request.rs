@@ -1,4 +1,4 @@
-//! A request for the messages of topics: its topics, where they start, and the format of the answer.
+//! A request for topic messages: its topics, where they start, and the answer's format.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,20 +19,20 @@ pub(super) struct RequestedTopic {
     pub(super) start: Option<ReplayFrom>,
 }
 
-/// The request of a client.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TopicsRequest {
     pub(super) topics: Vec<RequestedTopic>,
     pub(super) format: RequestedFormat,
     /// The topics that the server assigns to the client, too.
     pub(super) assigned: bool,
-    /// The presence of each topic, as far as the client requests it.
+    /// Each topic's presence, as far as the client requests it.
     pub(super) presence: PresenceDetail,
-    /// The topics of which the client is a member while the response is open.
+    /// The topics that the client joins while the response is open.
     pub(super) joins: Vec<RequestedJoin>,
 }
 
-/// The format of the answer.
+/// The answer's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestedFormat {
     Events,
@@ -162,8 +162,8 @@ impl Resume {
     }
 }
 
-/// Returns the last id of a client that connects again: of the header, or of the query parameter of a client that cannot send the
-/// header.
+/// Returns the last id from a client that connects again: from the header, or from the query parameter if the client
+/// cannot send the header.
 pub(super) fn last_event_id<'a>(request: &Request<'a>) -> Option<Cow<'a, [u8]>> {
     let header = request.head().header("last-event-id").next().map(Cow::Borrowed);
     header.or_else(|| match request.query_values(LAST_EVENT_ID).next()? {
@@ -193,27 +193,27 @@ pub(super) const EVENTS: &str = "text/event-stream";
 pub(super) const LINES: &str = "application/x-ndjson";
 pub(super) const JSON: &str = "application/json";
 
-/// The formats with their media types, in the order of preference.
+/// The formats with their media types, in order of preference.
 const FORMATS: [(&[&str], RequestedFormat); 3] = [
     (&[EVENTS], RequestedFormat::Events),
     (&[LINES, "application/jsonl"], RequestedFormat::Lines),
     (&[JSON], RequestedFormat::Poll(WAIT)),
 ];
 
-/// The same for keys, of which a page of JSON comes first.
+/// The same for keys, where a JSON page comes first.
 const KEY_FORMATS: [(&[&str], RequestedFormat); 3] = [FORMATS[2], FORMATS[0], FORMATS[1]];
 
-/// Selects the format of messages.
+/// Selects the message format.
 fn negotiate<'a>(accept: impl Iterator<Item = &'a str>) -> Option<RequestedFormat> {
     negotiate_among(&FORMATS, accept)
 }
 
-/// Selects the format of keys.
+/// Selects the key format.
 pub(super) fn negotiate_keys<'a>(accept: impl Iterator<Item = &'a str>) -> Option<RequestedFormat> {
     negotiate_among(&KEY_FORMATS, accept)
 }
 
-/// Selects the format that the client prefers (RFC 9110 section 12.5.1); `None` if it accepts none of them.
+/// Selects the format that the client prefers (RFC 9110 section 12.5.1); `None` if it accepts none.
 fn negotiate_among<'a>(
     formats: &[(&[&str], RequestedFormat)],
     accept: impl Iterator<Item = &'a str>,
@@ -236,7 +236,7 @@ fn negotiate_among<'a>(
     best.map(|(_, format)| format)
 }
 
-/// One range of `Accept`.
+/// One `Accept` range.
 struct MediaRange<'a> {
     range: &'a str,
     /// Thousandths.

@@ -1,5 +1,5 @@
-//! `GET /streams/{name}/records?follow=true`: the records of a stream as lines of JSON, from a position on, and then each
-//! new one. The messages, the limits and the pace for slow clients are those of the op `consume` at `/ws`.
+//! `GET /streams/{name}/records?follow=true`: a stream's records as JSON lines, from a position on, and then each new
+//! one. The messages, the limits and the pace for slow clients are the same as for the op `consume` at `/ws`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::protocol::json::JsonClient;
 use crate::streams::errors::STREAMS_DISABLED;
 
 impl TopicsReader<'_> {
-    /// Starts the response with the records of a stream.
+    /// Starts the response with a stream's records.
     ///
     /// # Errors
     /// [`Denied`] if the token is invalid, or does not grant the right to read the stream.
@@ -45,7 +45,7 @@ impl TopicsReader<'_> {
     }
 }
 
-/// The op of a request.
+/// A request's op.
 fn consumption_of(request: &Request<'_>, name: &str) -> Result<String, &'static str> {
     let query = |name| request.query_values(name).next();
     let number = |text: &str| text.parse::<u64>().map(Value::from);

@@ -1,4 +1,4 @@
-//! Commands of the HTTP API to the connection.
+//! HTTP API commands to the connection.
 
 use serde_json::json;
 use sinews_server::Context;
@@ -50,11 +50,11 @@ impl JsonClient {
         }
     }
 
-    /// Replaces the rights by those of the backend. Subscriptions that they do not cover end.
+    /// Replaces the rights by the backend's. Subscriptions that they do not cover end.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
         let rights = match self.live.policy().changed_rights(change, &self.rights) {
             Ok(rights) => rights,
-            // The options of this node may differ from those of the node that has checked the change.
+            // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
         };
         self.set_rights(rights, cx);
@@ -80,7 +80,7 @@ impl JsonClient {
             return Err(problem(code::NOT_SUBSCRIBED, text));
         }
         if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
-            // A response ends with each of the subscriptions that it was requested for.
+            // A response ends with each subscription that it was requested for.
             known.by_server |= !self.acknowledges_all;
             return Ok(());
         }

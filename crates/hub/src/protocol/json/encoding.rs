@@ -1,4 +1,4 @@
-//! The encoding of messages of the protocol.
+//! The encoding for the protocol's messages.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::topics::encoding::{EncodedTopics, Encoding, MESSAGES};
 #[derive(Debug)]
 struct Messages;
 
-/// Returns the encoding of messages.
+/// Returns the message encoding.
 pub(crate) fn encodings() -> [Arc<dyn Encoding>; 1] {
     [Arc::new(Messages)]
 }

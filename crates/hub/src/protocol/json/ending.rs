@@ -1,4 +1,4 @@
-//! The end of subscriptions.
+//! How subscriptions end.
 
 use serde_json::{Value, json};
 use sinews_server::Context;

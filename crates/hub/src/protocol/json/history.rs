@@ -12,7 +12,7 @@ use crate::streams::topic_history::{HistoryItem, history_page};
 use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
-    /// Answers with earlier messages of a topic.
+    /// Answers with a topic's earlier messages.
     pub(super) fn history(
         &mut self,
         topic: &str,

@@ -1,4 +1,4 @@
-//! Hooks of a connection. While a hook decides, the connection reads nothing: its messages keep their order, and wait at
+//! A connection's hooks. While a hook decides, the connection reads nothing: its messages keep their order, and wait at
 //! most one chunk here, the rest in the network.
 
 use std::collections::BTreeMap;
@@ -30,25 +30,25 @@ use crate::outgoing::options::HookFailure;
 use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::session::request_hooks::{accepted_write, replaced};
 
-/// Limit of the lines about invalid topics of an application.
+/// Limit for the log lines about an application's invalid topics.
 static TOPIC_LINES: LogLimit = LogLimit::new();
 
-/// State of a connection's hooks.
+/// A connection's hook state.
 #[derive(Default)]
 pub(super) struct ConnectionHooks {
-    /// Headers of the handshake that requests repeat.
+    /// Handshake headers that requests repeat.
     headers: Vec<(HeaderName, HeaderValue)>,
     pending: Option<PendingHook>,
-    /// A message that has arrived while a hook decides, and whether it is text: pausing reads outside of a message lets one
-    /// more through.
+    /// A message that has arrived while a hook decides, and whether it is text: pausing reads outside a message lets
+    /// one more through.
     waiting: Option<(bool, Bytes)>,
     /// The application has rejected the connection: messages before its end are discarded.
     is_rejected: bool,
     /// The rights have expired while another hook was pending.
     refresh_due: bool,
-    /// The application has granted the rights: tokens of the client do not replace them.
+    /// The application has granted the rights: the client's tokens do not replace them.
     grants_rights: bool,
-    /// The info of the client as a member of any topic.
+    /// The client's info as a member of any topic.
     info: Option<Value>,
     /// The same for single topics, of subscriptions.
     topic_infos: BTreeMap<String, Value>,
@@ -76,7 +76,7 @@ enum HookedAction {
 const EXTENSION: Duration = Duration::from_secs(30);
 
 impl ConnectionHooks {
-    /// Keeps the headers of the handshake; `None` without hooks.
+    /// Keeps the handshake's headers; `None` without hooks.
     pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
         let hooks = policy.hooks()?;
         Some(Box::new(Self { headers: hooks.headers_of(request), ..Self::default() }))
@@ -92,7 +92,7 @@ impl ConnectionHooks {
         Box::new(Self { headers, grants_rights, info, topic_infos, ..Self::default() })
     }
 
-    /// The info that the application has set for a member of a topic.
+    /// The info that the application has set for a topic's member.
     pub(super) fn info(&self, topic: &str) -> Option<&Value> {
         self.topic_infos.get(topic).or(self.info.as_ref())
     }
@@ -188,8 +188,8 @@ impl JsonClient {
         true
     }
 
-    /// Whether there are hooks. If not, a hook that was looked up before is of a former policy, and the namespaces in
-    /// force have none.
+    /// Whether there are hooks. If not, a hook that was looked up before belongs to a former policy, and the namespaces
+    /// in force have none.
     pub(super) fn has_hooks(&self) -> bool {
         self.live.policy().hooks().is_some()
     }
@@ -222,7 +222,7 @@ impl JsonClient {
         self.start_for_topic(hook, &HookDetail::Publish { topic, content }, action, cx)
     }
 
-    /// The hook that decides about an operation on the keys of a topic.
+    /// The hook that decides about an operation on a topic's keys.
     ///
     /// # Errors
     /// A write is not permitted, whatever the application decides.
@@ -252,7 +252,7 @@ impl JsonClient {
         }
     }
 
-    /// Asks the application about an operation on the keys of a topic.
+    /// Asks the application about an operation on a topic's keys.
     pub(super) fn start_keys(
         &mut self,
         hook: &TopicHook,
@@ -420,7 +420,7 @@ impl JsonClient {
         }
     }
 
-    /// The answer of an accepted action; `Err(true)` without an answer if the hook fails open.
+    /// An accepted action's answer; `Err(true)` without an answer if the hook fails open.
     fn accept(&self, reply: Result<HookReply, bool>) -> Result<HookReply, Problem> {
         match reply {
             Ok(HookReply { rejection: Some(rejection), .. }) => {
@@ -437,7 +437,7 @@ impl JsonClient {
         Ok(self.rights.may(action, topic)?)
     }
 
-    /// The content of a publication that the application may have replaced.
+    /// A publication's content, which the application may have replaced.
     fn replaced(
         &self,
         topic: &str,
@@ -510,7 +510,7 @@ impl JsonClient {
         self.subscribe_to_assigned(cx);
     }
 
-    /// The rights that the application grants, or the end of the connection; the log has the fault of its claims.
+    /// The rights that the application grants, or the connection's end; the log has the fault in its claims.
     fn rights_of_claims(
         &self,
         claims: serde_json::Map<String, Value>,
@@ -520,7 +520,7 @@ impl JsonClient {
         self.live.policy().rights_of_claims(claims, address).map_err(RejectedClaims::into_close)
     }
 
-    /// Checks that a token of the client may replace its rights.
+    /// Checks that a client's token may replace its rights.
     ///
     /// # Errors
     /// The application has granted the rights.
@@ -541,7 +541,7 @@ impl JsonClient {
         self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
     }
 
-    /// Subscribes the client to the topics of its token or claims. Former ones remain.
+    /// Subscribes the client to the topics in its token or claims. Former ones remain.
     pub(super) fn subscribe_to_assigned(&mut self, cx: &mut Context<'_>) {
         if self.acknowledges_all && !self.accepts_assigned {
             return;
@@ -550,7 +550,7 @@ impl JsonClient {
         self.subscribe_to_all(&topics, cx);
     }
 
-    /// Subscribes the client to topics of the application's answer.
+    /// Subscribes the client to topics in the application's answer.
     pub(super) fn subscribe_to_all(&mut self, topics: &[String], cx: &mut Context<'_>) {
         for topic in topics {
             let checked = model::check_subscription(topic).map_err(|text| problem(code::TOPIC, text));

@@ -1,4 +1,4 @@
-//! Decoding of a client's messages.
+//! Decodes a client's messages.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::topics::keys::with_condition;
 /// A valid message.
 #[derive(Debug)]
 pub(super) struct ClientMessage<'a> {
-    /// The id of its answer.
+    /// Its answer's id.
     pub(super) id: Option<Value>,
     pub(super) op: ClientOp<'a>,
 }
@@ -66,13 +66,13 @@ pub(super) enum ClientOp<'a> {
         topic: Cow<'a, str>,
         start: ReplayFrom,
     },
-    /// An operation on the keys of a topic.
+    /// An operation on a topic's keys.
     Keys(KeyRequest<'a>),
     /// Replaces the token.
     Token {
         token: Cow<'a, str>,
     },
-    /// A call of the application.
+    /// A call to the application.
     Rpc {
         method: Cow<'a, str>,
         topic: Option<Cow<'a, str>>,
@@ -141,11 +141,11 @@ struct MessageFields<'a> {
     expecting = "from must be a position such as {\"epoch\":1,\"seq\":2}, {\"offset\":3}, {\"time\":4} or \"earliest\""
 )]
 enum StartField<'a> {
-    /// After a received message of a topic.
+    /// After a received topic message.
     After(AfterMessage),
-    /// At a record of a stream.
+    /// At a stream record.
     Offset(AtOffset),
-    /// At the first record of a stream appended at this time or later.
+    /// At the stream's first record appended at this time or later.
     Time(AtTime),
     Word(#[serde(borrow)] Cow<'a, str>),
 }
@@ -184,7 +184,7 @@ const ID_MAX: usize = 64;
 /// # Errors
 /// The problem, and the message's id if it can be read.
 pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Problem)> {
-    // One check of the whole text, in place of one for each string.
+    // One check for the whole text, not one for each string.
     let text = std::str::from_utf8(text).unwrap_or_default();
     // A list would be decoded as the fields in their order.
     if !text.trim_ascii_start().starts_with('{') {
@@ -473,7 +473,7 @@ fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp
     Ok(ClientOp::Stream(fields.stream, op))
 }
 
-/// Default size of a `read`, in bytes.
+/// Default `read` size in bytes.
 const READ_BYTES: usize = 64 << 10;
 
 #[cfg(test)]

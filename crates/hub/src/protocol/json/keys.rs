@@ -1,4 +1,4 @@
-//! Keys of topics: the ops `set` and `delete`, and subscriptions to keys.
+//! Topic keys: the ops `set` and `delete`, and subscriptions to keys.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::streams::store::SharedOpening;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
 
-/// Operation on the keys of a topic.
+/// Operation on a topic's keys.
 #[derive(Debug)]
 pub(super) struct KeyRequest<'a> {
     pub(super) topic: Cow<'a, str>,
@@ -32,7 +32,7 @@ pub(super) enum KeyOp {
     Unsubscribe,
 }
 
-/// The keys of one connection; boxed, since most connections have none.
+/// One connection's keys; boxed, since most connections have none.
 #[derive(Default)]
 pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
 
@@ -40,14 +40,14 @@ pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
 struct KeysInUse {
     /// Topics to whose keys the connection is subscribed.
     topics: Vec<String>,
-    /// Writes of durable keys that are not stored yet, and of keys that other nodes own, in their order.
+    /// Durable-key writes that are not stored yet, and writes of keys that other nodes own, in their order.
     writes: VecDeque<(Option<Value>, PendingKeyWrite)>,
 }
 
-/// Writes of a connection that are not stored yet, or not answered by another node.
+/// A connection's writes that are not stored yet, or not answered by another node.
 const WRITES_MAX: usize = 1_024;
 
-/// The fields of the acknowledgement of a write.
+/// The fields in a write's acknowledgement.
 fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
     let Position { epoch, sequence } = written.position;
     let mut ack = json!({ "epoch": epoch, "seq": sequence });
@@ -64,7 +64,7 @@ fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
 }
 
 impl ConnectionKeys {
-    /// Executes an operation; returns the fields of its acknowledgement, or none if that follows.
+    /// Executes an operation; returns its acknowledgement's fields, or none if that follows.
     pub(super) fn execute(
         &mut self,
         request: KeyRequest<'_>,
@@ -135,7 +135,7 @@ impl ConnectionKeys {
         rights.check_publication(topic, value_len(write), rates)
     }
 
-    /// Executes a write that was checked; returns the fields of its acknowledgement, or none if that follows.
+    /// Executes a write that was checked; returns its acknowledgement's fields, or none if that follows.
     pub(super) fn write(
         &mut self,
         topic: &str,
@@ -149,7 +149,7 @@ impl ConnectionKeys {
             KeyWriteOutcome::Done(written) if writes.is_empty() => {
                 return Ok(Some(acknowledge(&written?, store)));
             }
-            // Behind the acknowledgements of earlier writes.
+            // Behind earlier writes' acknowledgements.
             KeyWriteOutcome::Done(written) => Box::pin(ready(written)),
             KeyWriteOutcome::Later(written) => written,
         };
@@ -175,7 +175,7 @@ impl ConnectionKeys {
         store.opening(&request.topic, creator.as_ref())
     }
 
-    /// Returns the next write that is stored, answered or has failed: its id, and the fields of its acknowledgement.
+    /// Returns the next write that is stored, answered or has failed: its id, and its acknowledgement's fields.
     pub(super) fn take_stored(
         &mut self,
         store: KeyStore<'_>,
@@ -191,7 +191,7 @@ impl ConnectionKeys {
         Some((id, written.map(|written| acknowledge(&written, store))))
     }
 
-    /// The number of subscriptions.
+    /// The subscription count.
     pub(super) fn subscriptions(&self) -> usize {
         self.0.as_ref().map_or(0, |in_use| in_use.topics.len())
     }

@@ -12,14 +12,14 @@ use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::topics;
 
-/// The presence of a topic, as far as its subscription requests it.
+/// A topic's presence, as far as its subscription requests it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::protocol) enum PresenceDetail {
     #[default]
     None,
-    /// The number of subscribers, and changes.
+    /// The subscriber count, and changes.
     Changes,
-    /// The same, and a list of the members.
+    /// The same, and a member list.
     Members,
 }
 
@@ -32,7 +32,7 @@ pub(in crate::protocol) struct MemberFields {
 }
 
 impl MemberFields {
-    /// The user of the token.
+    /// The token's user.
     ///
     /// # Errors
     /// There is none.
@@ -66,13 +66,13 @@ pub(super) struct JoinedTopics(Option<Box<JoinedList>>);
 struct JoinedList {
     /// At most as many as a connection may have subscriptions; most connections have one.
     topics: Vec<JoinedTopic>,
-    /// Number of the topics without a subscription.
+    /// Number of topics without a subscription.
     unsubscribed: usize,
 }
 
 struct JoinedTopic {
     name: Box<str>,
-    /// The id of the member, which the members of the topic share.
+    /// The member's id, which the topic's members share.
     id: Arc<str>,
     /// The connection has a subscription to the topic by its name, too.
     is_subscribed: bool,
@@ -158,8 +158,7 @@ impl JoinedTopics {
         ))
     }
 
-    /// Notes the begin or the end of a subscription. Returns whether the topic is joined: then the connection is present
-    /// anyway.
+    /// Notes a subscription's start or end. Returns whether the topic is joined: then the connection is present anyway.
     pub(super) fn set_subscribed(&mut self, topic: &str, is_subscribed: bool) -> bool {
         let Some(list) = &mut self.0 else { return false };
         let Some(known) = list.find_mut(topic) else { return false };
@@ -194,7 +193,7 @@ impl JoinedTopics {
     }
 }
 
-/// The member of a join that is permitted.
+/// The member of a permitted join.
 ///
 /// # Errors
 /// The rights do not cover it, the topic's namespace has no presence, or the member is invalid.

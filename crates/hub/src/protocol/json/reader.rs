@@ -1,4 +1,4 @@
-//! Subscriptions of clients that send no messages: their response has the messages of the protocol.
+//! Subscriptions for clients that send no messages: their response has the protocol's messages.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::model::problem::{Problem, code, problem};
 
 impl JsonClient {
-    /// Registers the connection of a long poll.
+    /// Registers a long poll's connection.
     pub(in crate::protocol) fn register_poll(&mut self, cx: &mut Context<'_>) {
         self.register(ConnectionPath::Poll, cx);
     }
@@ -54,7 +54,7 @@ impl JsonClient {
         self.acknowledge(result, json!({ "topic": topic }), cx)
     }
 
-    /// Sends the acknowledgement of a subscription, or its problem with these fields.
+    /// Sends a subscription's acknowledgement, or its problem with these fields.
     fn acknowledge(
         &self,
         result: Result<OpReply, Problem>,
@@ -77,8 +77,8 @@ impl JsonClient {
         }
     }
 
-    /// Sets the headers of the request that hooks repeat, whether the application has granted the rights, and the infos
-    /// that it has set for members: of all topics, and of single ones.
+    /// Sets the request headers that hooks repeat, whether the application has granted the rights, and the infos that
+    /// it has set for members: of all topics, and of single ones.
     pub(in crate::protocol) fn with_hooks(
         mut self,
         headers: Vec<(HeaderName, HeaderValue)>,
@@ -90,7 +90,7 @@ impl JsonClient {
         self
     }
 
-    /// Whether such a client may follow the presence of a topic.
+    /// Whether such a client may follow a topic's presence.
     ///
     /// # Errors
     /// The topic's namespace has no presence.
@@ -98,10 +98,10 @@ impl JsonClient {
         self.rights.check_presence(topic)
     }
 
-    /// Whether such a client may join a topic as a member, which is the user of the token by default.
+    /// Whether such a client may join a topic as a member, which is the token's user by default.
     ///
     /// # Errors
-    /// The problem of the topic or the member.
+    /// The problem with the topic or the member.
     pub(in crate::protocol) fn check_join(
         &self,
         topic: &str,
@@ -128,12 +128,12 @@ impl JsonClient {
         self.acknowledge(joined.map(|()| reply), json!({ "topic": topic }), cx)
     }
 
-    /// The number of topics that the client has joined.
+    /// How many topics the client has joined.
     pub(in crate::protocol) fn joined_topics(&self) -> usize {
         self.joined.len()
     }
 
-    /// Whether the keys of a topic can be read.
+    /// Whether a topic's keys can be read.
     ///
     /// # Errors
     /// The topic has no keys for clients. Or they are not read from their stream yet, or cannot be.
@@ -142,7 +142,7 @@ impl JsonClient {
         self.key_store().check_ready(topic)
     }
 
-    /// Subscribes such a client to the keys of a topic, and acknowledges it.
+    /// Subscribes such a client to a topic's keys, and acknowledges it.
     ///
     /// # Errors
     /// The problem, which the client has been told.
@@ -185,7 +185,7 @@ impl JsonClient {
         self.streams.is_consuming()
     }
 
-    /// The number of subscriptions that the client has requested.
+    /// How many subscriptions the client has requested.
     pub(in crate::protocol) fn subscriptions(&self) -> usize {
         self.subscriptions.iter().filter(|known| !known.by_server).count()
     }

@@ -10,15 +10,15 @@ use crate::model::problem::Problem;
 
 /// The answer to a request.
 pub(super) enum OpReply {
-    /// Fields of an acknowledgement, for requests with an id.
+    /// Acknowledgement fields, for requests with an id.
     Ack(Value),
     /// The same, and an error for each subscription that the new token ends.
     Renewed(Value, Vec<Value>),
-    /// The same, and the members of the topic, encoded.
+    /// The same, and the topic's members, encoded.
     MembersAck(Value, Bytes),
     /// A message of its own kind.
     Message(Value),
-    /// The same, and the members of the topic, encoded.
+    /// The same, and the topic's members, encoded.
     Members(Value, Bytes),
     /// A message, encoded and with its id.
     Encoded(String),

@@ -45,7 +45,7 @@ pub(crate) enum StreamOp<'a> {
     Delete,
 }
 
-/// One record of a client's message.
+/// One record in a client's message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RecordInput<'a> {
@@ -61,7 +61,7 @@ pub(crate) struct RecordInput<'a> {
 
 /// The answer to an operation.
 pub(crate) enum StreamReply {
-    /// Fields of an acknowledgement.
+    /// Acknowledgement fields.
     Ack(Value),
     /// A message of its own kind.
     Message(String),
@@ -69,7 +69,7 @@ pub(crate) enum StreamReply {
     Deferred,
 }
 
-/// The streams of one client.
+/// One client's streams.
 pub(crate) struct JsonStreams {
     store: Option<Arc<StreamService>>,
     /// The stream that the path names.
@@ -78,7 +78,7 @@ pub(crate) struct JsonStreams {
     streams: Option<Box<ConnectionStreams<JsonRequest>>>,
 }
 
-/// The id of a request, and whether it concerns a topic: then the answer has the topic's epoch.
+/// A request's id, and whether it concerns a topic: then the answer has the topic's epoch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JsonRequest {
     id: Option<Value>,
@@ -92,7 +92,7 @@ impl From<&Option<Value>> for JsonRequest {
 }
 
 impl JsonRequest {
-    /// Encodes the start of an answer.
+    /// Encodes an answer's start.
     fn json_prefix(&self) -> String {
         self.id.as_ref().map_or_else(String::new, |id| format!("\"id\":{id},"))
     }
@@ -244,7 +244,7 @@ impl JsonStreams {
         self.store().filter(|store| store.topics().is_durable(topic))
     }
 
-    /// The store, if this topic is durable, or may match durable topics of a broker as a pattern.
+    /// The store, if this topic is durable, or may match a broker's durable topics as a pattern.
     pub(crate) fn store_of_subscription(&self, topic: &str) -> Option<&Arc<StreamService>> {
         let is_discovered = |store: &&Arc<StreamService>| is_pattern(topic) && store.discovers(topic);
         self.store_of(topic).or_else(|| self.store().filter(is_discovered))
@@ -275,7 +275,7 @@ impl JsonStreams {
         )
     }
 
-    /// Answers with messages of a durable topic, from a start on.
+    /// Answers with a durable topic's messages, from a start on.
     pub(crate) fn history_of_topic(
         &mut self,
         store: &Arc<StreamService>,
@@ -339,7 +339,7 @@ fn assignments_json(assignments: &[AssignedPartition]) -> Value {
     assignments.iter().map(one).collect()
 }
 
-/// Encodes the records of a client's message.
+/// Encodes the records in a client's message.
 fn build(given: &[RecordInput<'_>], limits: &record::RecordLimits) -> Result<Records, Problem> {
     let mut builder = RecordBuilder::with_limits(*limits);
     for one in given {
@@ -374,7 +374,7 @@ fn json_value(data: &RawValue) -> Result<(Cow<'_, [u8]>, ValueKind), Problem> {
     })
 }
 
-/// The records of a read, as one message: several could exceed the limit of the outbound queue.
+/// A read's records, as one message: several could exceed the limit of the outbound queue.
 fn records_text(
     at: &ReplyContext<'_, JsonRequest>,
     from: u64,
@@ -384,7 +384,7 @@ fn records_text(
     read_text(begin_records(at), from, end, read)
 }
 
-/// The records of a read before its first damage, as one message, and the offset that follows. If the read begins with
+/// A read's records before its first damage, as one message, and the offset that follows. If the read begins with
 /// damaged records, their offsets.
 fn consumed_text(
     at: &ReplyContext<'_, JsonRequest>,
@@ -409,7 +409,7 @@ fn begin_records(at: &ReplyContext<'_, JsonRequest>) -> String {
     format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
 }
 
-/// The messages of a topic's history, as one message.
+/// The messages in a topic's history, as one message.
 fn history_text(at: &ReplyContext<'_, JsonRequest>, epoch: u64, fetched: &FetchedRecords) -> String {
     let (id, topic) = (at.id.json_prefix(), json!(at.stream));
     let messages = stored_messages(at.stream, epoch, fetched);
@@ -532,7 +532,7 @@ mod tests {
         let partition = streams.create("s", &StreamConfig::default()).unwrap().partition(0).unwrap();
         let mut builder = RecordBuilder::new();
         for _ in 0..1_000 {
-            // Six bytes of JSON for each byte.
+            // Six JSON bytes for each byte.
             builder.push(1, b"", &[1; 8_000], ValueKind::Text).unwrap();
         }
         partition.append(builder.finish().unwrap()).unwrap().block(Durability::Disk).unwrap();

@@ -1,4 +1,4 @@
-//! The HTTP API for servers of apps: `/apps/{id}/…`. Each request is signed with a key of the app.
+//! The HTTP API for apps' servers: `/apps/{id}/…`. Each request is signed with an app's key.
 
 mod channels;
 mod events;
@@ -23,11 +23,11 @@ pub(super) struct AppApi {
     apps: Arc<LiveApps>,
     services: Arc<PusherServices>,
     cluster: Option<Arc<Cluster>>,
-    /// The prefix of paths, empty for none.
+    /// The path prefix, empty for none.
     prefix: Box<str>,
 }
 
-/// A rejected request: the status, and the text of the body.
+/// A rejected request: the status, and the body's text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
     status: u16,
@@ -71,7 +71,7 @@ pub(super) fn add_to(
     if prefix.is_empty() { router } else { add_below(prefix, router, &context) }
 }
 
-/// Adds the routes below a prefix of paths.
+/// Adds the routes below a path prefix.
 fn add_below(prefix: &str, router: Router, context: &Arc<AppApi>) -> Router {
     type AppOperation = fn(&Arc<AppApi>, &Arc<LiveApp>, &mut Request<'_>) -> ApiAnswer;
     let answer = |execute: AppOperation| {
@@ -114,7 +114,7 @@ impl AppApi {
         app.ok_or_else(|| ApiError::new(404, "no app has this id"))
     }
 
-    /// Checks that the app serves, that one of its keys has signed the request, and the rate of the app.
+    /// Checks that the app serves, that one of its keys has signed the request, and the app's rate.
     fn verify(&self, app: &LiveApp, request: &Request<'_>) -> Result<(), ApiError> {
         if !app.options.is_enabled {
             return Err(ApiError::new(403, "the app is disabled"));
@@ -130,7 +130,7 @@ impl AppApi {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let find = |name: &str| app.options.keys.iter().find(|key| key.name == name);
         signed.verify(find, now).map_err(|text| ApiError::new(401, text))?;
-        // Only signed requests count: others cannot use up the rate of the app.
+        // Only signed requests count: others cannot use up the app's rate.
         if !app.take_request(|| self.apps.now()) {
             return Err(ApiError::new(429, "the app has exceeded its rate of requests"));
         }
@@ -138,7 +138,7 @@ impl AppApi {
     }
 }
 
-/// An attribute of a channel that a request asks for.
+/// A channel attribute that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ChannelInfo {
     user_count: bool,

@@ -1,4 +1,4 @@
-//! The handler of one client.
+//! The handler for one client.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ use crate::model::json::read_object;
 use crate::model::socket_id::socket_id_text;
 use crate::topics::HubTopics;
 
-/// The handler of one client.
+/// The handler for one client.
 pub(super) struct PusherClient {
     pub(super) services: Arc<PusherServices>,
     state: ClientState,
@@ -45,9 +45,9 @@ enum ClientState {
 /// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
     pub(super) app: Arc<LiveApp>,
-    /// The index of the key with which the client has connected, among the keys of the app.
+    /// The index of the key with which the client has connected, among the app's keys.
     key: Option<u8>,
-    /// Number of channels.
+    /// Channel count.
     pub(super) channels: u16,
     pub(super) liveness: Liveness,
     /// One pointer, since there are many idle connections.
@@ -57,12 +57,12 @@ pub(super) struct PusherConnection {
 /// State that few connections have.
 #[derive(Default)]
 pub(super) struct ConnectionExtension {
-    /// The name of the key with which the client has connected, if the present configuration of the app lacks it: a later
+    /// The name of the key with which the client has connected, if the app's present configuration lacks it: a later
     /// configuration may have it again.
     key: Option<Box<str>>,
     pub(super) user: Option<Box<SignedInUser>>,
     pub(super) client_events: ClientEventRate,
-    /// Channels with the topics of a former configuration.
+    /// Channels with the topics from a former configuration.
     pub(super) topics: Vec<FormerTopic>,
     /// Subscriptions that wait for the events that the client has missed: at most one for each channel.
     pub(super) recoveries: Vec<PendingRecovery>,
@@ -89,7 +89,7 @@ impl PusherClient {
         &self.services.apps
     }
 
-    /// The id of the open connection. It is computed, and not stored: there are many idle connections.
+    /// The open connection's id. It is computed, and not stored: there are many idle connections.
     pub(super) fn socket_id(&self, cx: &Context<'_>) -> u128 {
         // No connection opens without random numbers.
         self.apps().socket_id(cx.subscriber_id()).unwrap_or_default()
@@ -143,7 +143,7 @@ impl PusherClient {
         })
     }
 
-    /// Follows a reload of the apps.
+    /// Follows an app reload.
     fn follow_reload(
         &self,
         connection: &mut PusherConnection,
@@ -221,7 +221,7 @@ impl PusherConnection {
         self.app.options.keys.get(usize::from(self.key?))
     }
 
-    /// Finds the key of the client in a new configuration of its app.
+    /// Finds the client's key in a new app configuration.
     fn find_key(&mut self, app: &PusherApp) {
         let former = self.rare.as_mut().and_then(|rare| rare.key.take());
         let name = former.or_else(|| self.key().map(|key| (*key.name).into()));
@@ -242,7 +242,7 @@ impl PusherConnection {
         channel: &str,
         cx: &'c Context<'_>,
     ) -> Option<(String, Option<&'c str>)> {
-        // In the name of a presence, this character stands for a dot.
+        // In a presence's name, this character stands for a dot.
         if channel.contains(DOT) {
             return None;
         }
@@ -251,7 +251,7 @@ impl PusherConnection {
         Some((presence, member))
     }
 
-    /// Notes the topics of its channels before the configuration of the app changes them.
+    /// Notes its channels' topics before the app's configuration changes them.
     fn keep_topics(&mut self, cx: &Context<'_>) {
         let mut topics = self.rare.as_mut().map(|rare| std::mem::take(&mut rare.topics)).unwrap_or_default();
         for (presence, _) in cx.joined() {
@@ -397,7 +397,7 @@ impl Handler for PusherClient {
     }
 }
 
-/// Sends the error of a rejection, and closes the connection with it.
+/// Sends a rejection's error, and closes the connection with it.
 fn end(rejection: &ConnectionRejection, cx: &mut Context<'_>) {
     send(cx, &error(Some(rejection.code), &rejection.text, None));
     close(cx, rejection.close_code(), &rejection.text);
@@ -414,7 +414,7 @@ pub(super) const RECONNECT: CloseCode = match CloseCode::new(code::RECONNECT) {
     None => CloseCode::GOING_AWAY,
 };
 
-/// The close code of a terminated user.
+/// The close code for a terminated user.
 pub(super) const TERMINATED: CloseCode = match CloseCode::new(code::UNAUTHORIZED) {
     Some(code) => code,
     None => CloseCode::POLICY,

@@ -1,4 +1,4 @@
-//! Events of clients.
+//! Client events.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ use crate::model::publication::{Publication, PublicationSender};
 use crate::model::socket_id::socket_id_text;
 use crate::model::user_id::{has_number_id, may_be_number, user_id_json};
 
-/// The rate of one connection: the due time of its next event, in nanoseconds.
+/// One connection's rate: the due time of its next event, in nanoseconds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientEventRate(u64);
 
 impl PusherClient {
-    /// Passes an event on to all other subscribers of its channel.
+    /// Passes an event on to its channel's other subscribers.
     pub(super) fn client_event(
         &self,
         connection: &mut PusherConnection,
@@ -81,7 +81,7 @@ impl PusherClient {
         events.emit(detail(&own_topic, Some(socket_id_text(socket_id))));
     }
 
-    /// Checks an event. Returns its channel, and the id of its sender on a presence channel.
+    /// Checks an event. Returns its channel, and its sender's id on a presence channel.
     fn check_client_event(
         &self,
         connection: &mut PusherConnection,

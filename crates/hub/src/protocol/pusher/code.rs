@@ -1,4 +1,4 @@
-//! Close codes of the protocol. Codes below 4100 mean that the client must not come back.
+//! The protocol's close codes. Codes below 4100 mean that the client must not come back.
 
 pub(super) const TLS_ONLY: u16 = 4000;
 pub(super) const UNKNOWN_APP: u16 = 4001;

@@ -49,10 +49,10 @@ type ReservedRecords = (MissedRecords, Option<ReservedMemory>);
 
 type Reading = Pin<Box<dyn Future<Output = Result<Option<ReservedRecords>, Problem>>>>;
 
-/// Maximum number of reads of one recovery: each reads what was published during the previous one.
+/// Maximum reads for one recovery: each reads what was published during the previous one.
 const READS_MAX: u32 = 16;
 
-/// Limit of the lines about missed events that are not read.
+/// Limit for the log lines about missed events that are not read.
 static UNREAD_LINES: LogLimit = LogLimit::new();
 
 impl PendingRecovery {
@@ -79,7 +79,7 @@ impl PendingRecovery {
         }
     }
 
-    /// Begins or continues at a time, with a deadline of the reading.
+    /// Begins or continues at a time, with a deadline for the reading.
     pub(super) fn poll_at(
         &mut self,
         now: u64,
@@ -169,7 +169,7 @@ impl PendingRecovery {
         Ok(ChannelRecovery { position: Some(position), missed: has_missed_none.then(Vec::new) })
     }
 
-    /// The events of the records, without the events of the client's earlier connection; `None` if some are missing, or if all
+    /// The records' events, without those from the client's earlier connection; `None` if some are missing, or if all
     /// events exceed the limit of bytes.
     fn missed_events(&self, missed: MissedRecords) -> Option<Vec<Prepared>> {
         let RecoverRequest::After { socket_id: own, .. } = self.request else { return None };

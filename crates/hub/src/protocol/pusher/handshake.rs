@@ -1,4 +1,4 @@
-//! The opening of a connection: its app, the version of the protocol, and who may connect.
+//! Connection opening: the app, the protocol version, and who may connect.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sinews_server::{CloseCode, Request};
 use super::code;
 use crate::apps::live::{LiveApp, LiveApps};
 
-/// Versions of the protocol that are spoken. Clients of the versions 5 and 6 understand all messages of version 7.
+/// Protocol versions that are spoken. Clients of the versions 5 and 6 understand all messages of version 7.
 const PROTOCOLS: std::ops::RangeInclusive<u64> = 5..=7;
 
 /// A WebSocket handshake: what to do when the connection is open. The protocol rejects connections with a Close, since a
@@ -83,7 +83,7 @@ fn is_encrypted(request: &Request<'_>) -> bool {
     request.is_encrypted() || forwarded.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"https"))
 }
 
-/// Checks the version of the protocol; without one, the major number of the library's version stands for it.
+/// Checks the protocol's version; without one, the major number of the library's version stands for it.
 fn check_protocol(
     protocol: Option<&str>,
     version: Option<&str>,
@@ -91,7 +91,7 @@ fn check_protocol(
 ) -> Result<(), ConnectionRejection> {
     let number = match (protocol, version.filter(|_| !is_strict)) {
         (Some(protocol), _) => protocol.parse().ok(),
-        // Later libraries speak the last version of the protocol.
+        // Later libraries speak the protocol's last version.
         (None, Some(version)) => {
             let major = version.split('.').next().and_then(|major| major.parse::<u64>().ok());
             major.map(|major| major.min(*PROTOCOLS.end()))

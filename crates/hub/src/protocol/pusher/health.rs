@@ -1,4 +1,4 @@
-//! Health checks at the paths of other servers, for load balancers that ask there.
+//! Health checks at other servers' paths, for load balancers that ask there.
 
 use crate::uncached::UNCACHED;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use sinews_server::{Response, Router};
 
 use crate::apps::live::LiveApps;
 
-/// The answer to the health check of the server.
+/// The answer to the server's health check.
 pub(crate) type HealthCheck = Arc<dyn Fn() -> Response + Send + Sync>;
 
 /// `GET /up` of Reverb and Sockudo and `/ready` of Soketi: as `/readyz`. `GET /up/{id}` of Sockudo: also whether an app

@@ -1,4 +1,4 @@
-//! Messages of clients.
+//! Client messages.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::model::json::{present, read_object};
 use crate::model::user_id::UserId;
 
-/// A message of a client.
+/// A client's message.
 #[derive(Deserialize)]
 pub(super) struct PusherMessage<'a> {
     #[serde(borrow)]
@@ -71,7 +71,7 @@ pub(super) struct SignedUser {
     pub(super) watchlist: Vec<String>,
 }
 
-/// Reads `data`, which may be an object or a string of JSON.
+/// Reads `data`, which may be an object or a JSON string.
 pub(super) fn read_data<T: DeserializeOwned>(data: Option<&RawValue>) -> Option<T> {
     let data = data?.get();
     if data.starts_with('"') {
@@ -87,13 +87,13 @@ fn member(id: &RawValue, info: Option<&RawValue>) -> Option<SignedMember> {
     Some(SignedMember { info: id.info(info), id: id.text })
 }
 
-/// Reads `channel_data`. The id of a user may be a number.
+/// Reads `channel_data`. A user's id may be a number.
 pub(super) fn read_member(channel_data: &str) -> Option<SignedMember> {
     let data: ChannelData<'_> = read_object(channel_data.as_bytes()).ok()?;
     member(data.user_id, data.user_info)
 }
 
-/// Reads `user_data`. The ids of users may be numbers.
+/// Reads `user_data`. User ids may be numbers.
 pub(super) fn read_user(user_data: &str) -> Option<SignedUser> {
     let data: UserData<'_> = read_object(user_data.as_bytes()).ok()?;
     let watchlist = data.watchlist.into_iter().flatten();

@@ -11,7 +11,7 @@ pub(super) struct Liveness {
     opened: u64,
     /// The last message or pong.
     active: u64,
-    /// A ping of the server waits for an answer.
+    /// A ping from the server waits for an answer.
     is_pinged: bool,
     /// The client has signed in, or has subscribed to a channel that needs a signature.
     pub(super) is_authorized: bool,
@@ -29,7 +29,7 @@ impl Liveness {
 
     /// When to [check](Self::check) next.
     pub(super) fn deadline(&self, app: &PusherApp) -> u64 {
-        // The ping of the server waits beyond the time after which the client sends one itself.
+        // The server's ping waits beyond the time after which the client sends one itself.
         let pong_time = app.limits.pong_time;
         let silence = app.activity_timeout + pong_time;
         let silence = if self.is_pinged { silence + pong_time } else { silence };

@@ -1,4 +1,4 @@
-//! Recovery: a client that connects again receives the events that it has missed, of channels with a history.
+//! Recovery: a client that connects again receives the events that it has missed, on channels with a history.
 //!
 //! ```text
 //!   ▶ {"event":"pusher:subscribe","data":{"channel":"a","recover":true}}
@@ -20,14 +20,14 @@ use crate::model::socket_id::parse_socket_id;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
 use crate::topics::encoding::MESSAGES;
 
-/// The field `recover` of a subscription.
+/// A subscription's field `recover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecoverRequest {
     /// A first subscription: events with positions, and no earlier ones.
     Live,
     After {
         position: Position,
-        /// The earlier connection of the client, which does not receive its own events.
+        /// The client's earlier connection, which does not receive its own events.
         socket_id: Option<u128>,
     },
 }
@@ -62,7 +62,7 @@ impl RecoverRequest {
 pub(super) struct ChannelRecovery {
     /// The last event so far; `None` if the channel has no history.
     pub(super) position: Option<Position>,
-    /// The events that the client has missed, in order; `None` if not all of them are retained, or none was asked for.
+    /// The events that the client has missed, in order; `None` if not all are retained, or none was asked for.
     pub(super) missed: Option<Vec<Prepared>>,
 }
 
@@ -76,7 +76,7 @@ impl ChannelRecovery {
         let encoded = RECOVERABLE_EVENTS.topic(topic);
         let mut start = cx.subscribe_from(&encoded, ReplayFrom::Last(0))?.position;
         if start.sequence == 0 {
-            // No event was published here: the history in the encoding of messages assigns the epoch.
+            // No event was published here: the history in the message encoding assigns the epoch.
             let framed = MESSAGES.topic(topic);
             let position = cx.subscribe_from(&framed, ReplayFrom::Last(0))?.position;
             cx.unsubscribe(&framed);
@@ -97,7 +97,7 @@ impl ChannelRecovery {
         self.missed.is_some()
     }
 
-    /// Appends the fields of an acknowledgement.
+    /// Appends an acknowledgement's fields.
     pub(super) fn acknowledge(&self, mut message: String) -> String {
         message.pop();
         if let Some(position) = self.position {
@@ -108,8 +108,8 @@ impl ChannelRecovery {
     }
 }
 
-/// The events between two positions, without the events of a connection; `None` if not all are retained, or if they exceed the
-/// limits of a page of the history.
+/// The events between two positions, without a connection's own events; `None` if not all are retained, or if they
+/// exceed the limits of a page of the history.
 fn missed(
     topics: &Topics,
     encoded: &str,

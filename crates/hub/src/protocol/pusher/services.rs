@@ -6,7 +6,7 @@ use crate::apps::live::LiveApps;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 
-/// The apps, the topics, and the streams of durable topics.
+/// The apps, the topics, and the durable topics' streams.
 pub(super) struct PusherServices {
     pub(super) apps: Arc<LiveApps>,
     pub(super) hub: Arc<HubTopics>,

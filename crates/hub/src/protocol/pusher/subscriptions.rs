@@ -1,4 +1,4 @@
-//! Subscriptions of a client.
+//! A client's subscriptions.
 
 use std::task::Poll;
 
@@ -22,7 +22,7 @@ use crate::apps::signature::verifies_auth;
 use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::model::socket_id::socket_id_text;
 
-/// The topic of a channel to which a client subscribed before a reload has changed the topics of the app.
+/// The topic of a channel to which a client subscribed before a reload has changed the app's topics.
 pub(super) struct FormerTopic {
     pub(super) channel: Box<str>,
     pub(super) topic: Box<str>,
@@ -46,7 +46,7 @@ impl SubscriptionError {
         Self { kind: "AuthError", text: text.into(), status: 401 }
     }
 
-    /// Rejects the name of a channel. As at Soketi, a name that is too long exceeds a limit.
+    /// Rejects a channel's name. As at Soketi, a name that is too long exceeds a limit.
     fn name(text: String, is_too_long: bool) -> Self {
         Self { kind: if is_too_long { "LimitReached" } else { "InvalidChannel" }, text, status: 4009 }
     }
@@ -68,7 +68,7 @@ impl SubscriptionError {
     }
 }
 
-/// The last event of a channel, as a subscription needs it.
+/// A channel's last event, as a subscription needs it.
 enum LastEvent {
     /// The channel retains none, or the client receives the event in another way.
     Unneeded,
@@ -83,7 +83,7 @@ impl From<Option<CachedEvent>> for LastEvent {
     }
 }
 
-/// Maximum number of channels of a connection whose events are read at a time: it bounds the memory of their events.
+/// Maximum number of channels of a connection whose events are read at a time: it bounds the memory for their events.
 const READS_AT_ONCE: usize = 4;
 
 /// Status of a channel or a connection that is full.
@@ -186,8 +186,8 @@ impl PusherClient {
         self.acknowledge(connection, channel, recover.is_some(), recovery, last, cx)
     }
 
-    /// Answers the subscriptions whose missed events are read, in the order of the requests as far as the streams permit it.
-    /// While the client's queue is long, the others wait until it has drained, without memory that other clients need.
+    /// Answers the subscriptions whose missed events are read, in request order as far as the streams permit it. While
+    /// the client's queue is long, the others wait until it has drained, without memory that other clients need.
     pub(super) fn continue_recoveries(&self, connection: &mut PusherConnection, cx: &mut Context<'_>) {
         let Some(rare) = &mut connection.rare else { return };
         let mut recoveries = std::mem::take(&mut rare.recoveries);
@@ -284,7 +284,7 @@ impl PusherClient {
         Ok(())
     }
 
-    /// Sends the last event of a cache channel, and requests it from the other nodes if this node may lack it.
+    /// Sends a cache channel's last event, and requests it from the other nodes if this node may lack it.
     fn send_last_event(
         &self,
         app: &LiveApp,
@@ -311,8 +311,8 @@ impl PusherClient {
         }
     }
 
-    /// Registers a subscription; `None` if the events that the client has missed must be read from a stream. Of a cache channel,
-    /// it begins after the version of the last event.
+    /// Registers a subscription; `None` if the events that the client has missed must be read from a stream. On a cache
+    /// channel, it begins after the version of the last event.
     fn add_subscription(
         &self,
         connection: &mut PusherConnection,
@@ -440,7 +440,7 @@ fn join(
     Ok(())
 }
 
-/// Checks the signature of a subscription to a channel that is not public. Returns the member of a presence channel.
+/// Checks the signature of a subscription to a channel that is not public. Returns a presence channel's member.
 fn authorize(
     connection: &PusherConnection,
     socket_id: u128,

@@ -30,7 +30,7 @@ pub(super) struct SignedInUser {
     pub(super) connection: Option<RegisteredConnection>,
 }
 
-/// The name of a user among the users of all apps and protocols.
+/// A user's name among the users of all apps and protocols.
 pub(super) fn subject(app: &str, user: &str) -> String {
     format!("{RESERVED_USER}{app}:{user}")
 }
@@ -81,7 +81,7 @@ impl PusherClient {
         }
         let app = &connection.app.options;
         let topic = topic_of_user(&app.id, &user.member.id);
-        // As a member, since messages of members have versions: a watcher misses none and receives none twice.
+        // As a member, since member messages have versions: a watcher misses none and receives none twice.
         cx.join(&topic, Member::new(&*user.member.id))
             .map_err(|_| "the server has no memory for more users")?;
         let rights = Rights::for_subject(&subject(&app.id, &user.member.id)).for_client(cx.peer().ip());
@@ -102,7 +102,7 @@ impl PusherClient {
         Ok(())
     }
 
-    /// Sends the states of the users of a watchlist, and their changes from now on.
+    /// Sends the states of a watchlist's users, and their changes from now on.
     fn watch(
         &self,
         connection: &PusherConnection,
@@ -119,7 +119,7 @@ impl PusherClient {
         let watched: BTreeSet<String> = watchlist.into_iter().filter(|id| is_user_id(id)).collect();
         let (mut online, mut offline) = (Vec::new(), Vec::new());
         for id in watched {
-            // Without a subscription that is left, the state of now is all that the client learns.
+            // Without a subscription that is left, the present state is all that the client learns.
             let topic = topic_of_user(app, &id);
             let watched = cx.watch_members(&topic).map(|(count, _)| count);
             let count = watched.unwrap_or_else(|_| cx.topics().presence(&topic));
@@ -132,7 +132,7 @@ impl PusherClient {
         }
     }
 
-    /// Subscribes to the events of the user that has signed in. Returns whether it is this user.
+    /// Subscribes to the signed-in user's events. Returns whether it is this user.
     pub(super) fn subscribe_to_user(
         &self,
         connection: &mut PusherConnection,

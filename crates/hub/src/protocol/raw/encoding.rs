@@ -1,4 +1,4 @@
-//! The encoding of payloads.
+//! The payload encoding.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub(crate) const PAYLOADS: EncodedTopics = EncodedTopics::new("r.");
 #[derive(Debug)]
 struct Payloads;
 
-/// Returns the encoding of payloads.
+/// Returns the payload encoding.
 pub(crate) fn encodings() -> [Arc<dyn Encoding>; 1] {
     [Arc::new(Payloads)]
 }

@@ -1,5 +1,5 @@
-//! Hooks of `WS /topics/{name}`. While a hook decides, the connection reads nothing, as at `/ws`. A rejection closes the
-//! connection, because the raw protocol has no error messages.
+//! Hooks for `WS /topics/{name}`. While a hook decides, the connection reads nothing, as at `/ws`. A rejection closes
+//! the connection, because the raw protocol has no error messages.
 
 use std::collections::VecDeque;
 use std::task::Poll;
@@ -18,13 +18,13 @@ use crate::outgoing::options::HookFailure;
 use crate::policy::AccessPolicy;
 use crate::session::request_hooks::replaced;
 
-/// Hooks of one connection.
+/// One connection's hooks.
 #[derive(Default)]
 pub(super) struct RawHooks {
-    /// Headers of the handshake that requests repeat.
+    /// Handshake headers that requests repeat.
     headers: Vec<(HeaderName, HeaderValue)>,
     pending: Option<PendingRawHook>,
-    /// Messages that have arrived while a hook decides: pausing reads outside of a message lets one more through.
+    /// Messages that have arrived while a hook decides: pausing reads outside a message lets one more through.
     waiting: VecDeque<MessageContent>,
 }
 
@@ -45,7 +45,7 @@ enum RawAction {
 const WAITING_MAX: usize = 2;
 
 impl RawHooks {
-    /// The hooks of a handshake; `None` without any.
+    /// A handshake's hooks; `None` without any.
     pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
         let headers = policy.hooks()?.headers_of(request);
         Some(Box::new(Self { headers, ..Self::default() }))
@@ -197,7 +197,7 @@ impl TopicClient {
     }
 }
 
-/// The close code of a rejection: that of the application, or 4000 and its status.
+/// The close code for a rejection: the application's, or 4000 and its status.
 fn close_code(code: Option<u16>) -> CloseCode {
     let code = match code {
         Some(status @ 400..=499) => CloseCode::new(4_000 + status),

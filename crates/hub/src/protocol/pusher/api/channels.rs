@@ -33,7 +33,7 @@ pub(super) fn check_info(app: &LiveApp, channel: &str, info: ChannelInfo) -> Res
     Ok(())
 }
 
-/// The attributes of a channel.
+/// A channel's attributes.
 pub(super) fn info_of(app: &LiveApp, channel: &str, info: ChannelInfo, publisher: &Publisher) -> Value {
     let count = publisher.presence_count(&presence_of(&app.options.id, channel));
     let mut attributes = json!({});
@@ -76,13 +76,13 @@ pub(super) fn list(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'_
 /// The occupied channels with a prefix.
 struct OccupiedChannels {
     publisher: Publisher,
-    /// The prefix of the topics of their presence.
+    /// The prefix for their presence topics.
     topics: String,
     prefix: String,
     attribute: ListedAttribute,
 }
 
-/// The attribute of channels that the request asks for. No channel has both.
+/// The channel attribute that the request asks for. No channel has both.
 #[derive(Clone, Copy)]
 enum ListedAttribute {
     None,
@@ -154,7 +154,7 @@ pub(super) fn users(_: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Request<'
     Ok(Response::json("").with_source(PagedList::new("{\"users\":[", users, "]}")).into())
 }
 
-/// The users of a presence channel.
+/// A presence channel's users.
 struct ChannelUsers {
     publisher: Publisher,
     /// The topic of the channel's presence.

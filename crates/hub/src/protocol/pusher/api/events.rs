@@ -28,7 +28,7 @@ use crate::model::publication::{Publication, PublishedContent};
 use crate::model::socket_id::parse_socket_id;
 use crate::streams::service::StreamService;
 
-/// An event of a request.
+/// An event in a request.
 #[derive(Deserialize)]
 struct EventBody<'a> {
     #[serde(borrow)]
@@ -54,7 +54,7 @@ struct PusherBatch<'a> {
     batch: Vec<&'a RawValue>,
 }
 
-/// A checked event: nothing is published before all events of a request are checked.
+/// A checked event: nothing is published before all events in a request are checked.
 struct CheckedEvent<'a> {
     event: &'a EventBody<'a>,
     channels: Vec<&'a str>,
@@ -89,7 +89,7 @@ pub(super) fn trigger(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut R
     Ok(answer(context, app, request, success(&json!({ "channels": channels })), waiting))
 }
 
-/// The parameters of a request without a body.
+/// The parameters in a request without a body.
 fn body_of_query(request: &Request<'_>) -> Result<String, ApiError> {
     let value = |name: &str| request.query_values(name).next();
     let channels: Vec<Cow<'_, str>> = ["channels[]", "channels%5B%5D", "channels%5b%5d", "channels"]
@@ -141,7 +141,7 @@ pub(super) fn batch(context: &Arc<AppApi>, app: &Arc<LiveApp>, request: &mut Req
     Ok(answer(context, app, request, success(&json!({ "batch": infos })), waiting))
 }
 
-/// Checks an event against the limits of the app.
+/// Checks an event against the app's limits.
 fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>, ApiError> {
     let limits = &app.options.limits;
     if event.name.is_empty() || event.name.len() > limits.event_name {
@@ -194,8 +194,9 @@ fn check<'a>(app: &LiveApp, event: &'a EventBody<'a>) -> Result<CheckedEvent<'a>
     Ok(CheckedEvent { event, channels, info })
 }
 
-/// The size of a string of JSON, without its quotes. Escapes count as the characters that they stand for, unless one stands
-/// for no character, such as half of a surrogate pair; they are decoded if the size exceeds a limit with them only.
+/// The size of a JSON string, without its quotes. Escapes count as the characters that they stand for, unless one
+/// stands for no character, such as half of a surrogate pair; they are decoded if the size exceeds a limit with them
+/// only.
 fn size_of(string: &str, limit: usize) -> usize {
     let escaped = string.len() - 2;
     match escaped > limit {
@@ -213,22 +214,22 @@ fn check_target(channel: &str, length_max: usize) -> Result<(), ApiError> {
     }
 }
 
-/// An event for one of its channels, and the topic of the channel.
+/// An event for one of its channels, and the channel's topic.
 type EventForTopic = (String, MessageContent);
 
-/// An event for the stream of a topic, with the [seal](crate::apps::app::PusherApp::seal) of the app.
+/// An event for a topic's stream, with the app's [seal](crate::apps::app::PusherApp::seal).
 type SealedEvent = (String, MessageContent, String);
 
-/// The events of a request that wait for the streams of durable topics: nothing is published if one of these is not stored.
+/// A request's events that wait for the streams of durable topics: nothing is published if one of them is not stored.
 #[derive(Default)]
 struct WaitingEvents {
-    /// Events of durable topics, in order: subscribers receive them from the streams.
+    /// Durable-topic events, in order: subscribers receive them from the streams.
     stored: Vec<SealedEvent>,
-    /// Events of the other channels.
+    /// Events on the other channels.
     others: Vec<EventForTopic>,
 }
 
-/// Publishes the events of a request at once, unless some of their channels are durable topics.
+/// Publishes a request's events at once, unless some of their channels are durable topics.
 fn publish(
     context: &AppApi,
     app: &Arc<LiveApp>,
@@ -263,12 +264,12 @@ fn publish(
     waiting
 }
 
-/// The recipients of an event.
+/// An event's recipients.
 #[derive(Clone, Copy)]
 enum EventRecipients<'a> {
-    /// The subscribers of a channel.
+    /// A channel's subscribers.
     Channel(&'a str),
-    /// The connections of a user.
+    /// A user's connections.
     User(&'a str),
 }
 
@@ -292,7 +293,7 @@ impl<'a> EventRecipients<'a> {
     }
 }
 
-/// The topics of the channels of an event, each with its recipients.
+/// The topics of an event's channels, each with its recipients.
 fn topics_of<'a>(
     app: &LiveApp,
     event: &'a CheckedEvent<'_>,
@@ -303,7 +304,8 @@ fn topics_of<'a>(
     })
 }
 
-/// Answers when the events of durable topics are stored, and the others are published; if one is not stored, with its problem.
+/// Answers when the durable-topic events are stored, and the others are published; if one is not stored, with its
+/// problem.
 fn answer(
     context: &AppApi,
     app: &LiveApp,

@@ -1,4 +1,4 @@
-//! Users and connections: their number, and the end of the connections of a user.
+//! Users and connections: their number, and how a user's connections end.
 
 use std::sync::Arc;
 
