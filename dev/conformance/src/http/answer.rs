@@ -1,4 +1,4 @@
-//! Strict parsing of answers, and comparison with the expected answer.
+//! Strict answer parsing, and comparison with the expected answer.
 
 use super::Answer;
 
@@ -10,10 +10,10 @@ pub struct Answered {
     body: Vec<u8>,
 }
 
-/// Takes one answer from the front of the bytes; `None` if it is incomplete. Also returns its length.
+/// Takes an answer from the bytes' front; `None` if it is incomplete. Also returns its length.
 ///
 /// # Errors
-/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous end of the body.
+/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous body end.
 pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, String> {
     let Some(head_len) = bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4) else {
         return Ok(None);
@@ -65,7 +65,7 @@ impl Answered {
         named.map(|(_, value)| &**value)
     }
 
-    /// RFC 9112 section 6.3, for a server that states the length of every body.
+    /// RFC 9112 section 6.3, for a server that states every body's length.
     fn body_len(&self, of_head: bool) -> Result<usize, String> {
         let lengths: Vec<&str> = self.values("content-length").collect();
         let has_none = matches!(self.status, 100..=199 | 204 | 304);

@@ -1,4 +1,4 @@
-//! Pronouns and clauses in the place of nouns, in comments and documents.
+//! Pronouns and clauses in place of nouns, in comments and documents.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use crate::tidy::Violation;
 use crate::tidy::ratchets;
 use crate::tidy::tree::Tree;
 
-/// Pronouns of 1,000 words, where the list of ratchets names no other bound.
+/// Pronouns per 1,000 words, where the ratchet list names no other bound.
 const PRONOUNS_MAX: u64 = 6;
 /// A share that falls by a word or two needs no new bound.
 const SLACK: u64 = 2;
 /// A text shorter than this says nothing by its share.
 const WORDS_MIN: u64 = 500;
 
-/// Words that stand in the place of a thing's name, or begin a clause that does.
+/// Words that stand in place of a thing's name, or begin a clause that does.
 const PRONOUNS: &str = "who whom whose whoever what whatever those nobody somebody everybody anybody someone everyone \
                         anyone ones others";
 
-/// Pronouns of 1,000 words: comments by crate, each document.
+/// Counts pronouns per 1,000 words: comments by crate, each document.
 pub(super) fn pronouns(tree: &Tree) -> Vec<Violation> {
     let mut texts = BTreeMap::<String, [u64; 2]>::new();
     let mut add = |name: String, counts: [u64; 2]| {
@@ -43,7 +43,7 @@ pub(super) fn pronouns(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "pronouns", &measures, PRONOUNS_MAX, SLACK)
 }
 
-/// A document without its blocks of code.
+/// Returns a document without its code blocks.
 fn prose(text: &str) -> String {
     let mut is_code = false;
     let mut kept = Vec::new();
