@@ -28,7 +28,7 @@ enum Step {
 /// A case's environment.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Role under test.
+    /// Role of the machine under test.
     pub role: Role,
     /// Chunks of the peer's bytes.
     pub chunks: Chunks,

@@ -240,7 +240,7 @@ impl Stat {
     }
 }
 
-/// Kills all the process's descendants. A program past its limit is often a cargo with a hanging test binary: killing
+/// Kills all descendants of the process. A program past its limit is often a cargo with a hanging test binary: killing
 /// cargo alone would leave the test running.
 fn kill_descendants(ancestor: u32) {
     let family = descendants(ancestor, &parents());

@@ -10,10 +10,10 @@ pub struct Answered {
     body: Vec<u8>,
 }
 
-/// Takes an answer from the bytes' front; `None` if it is incomplete. Also returns its length.
+/// Takes one answer from the front of the bytes; `None` if it is incomplete. Also returns its length.
 ///
 /// # Errors
-/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous body end.
+/// The violation of RFC 9112: bytes that are not allowed in a head, or an ambiguous end of the body.
 pub fn read(bytes: &[u8], of_head: bool) -> Result<Option<(Answered, usize)>, String> {
     let Some(head_len) = bytes.windows(4).position(|window| window == b"\r\n\r\n").map(|at| at + 4) else {
         return Ok(None);

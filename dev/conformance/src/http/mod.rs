@@ -123,7 +123,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// Returns a text's bytes; it has a character for each byte.
+/// Returns the bytes of a text with a character for each byte.
 fn bytes(value: &Value) -> Vec<u8> {
     text(value).chars().map(|char| u8::try_from(char).expect("a byte")).collect()
 }

@@ -372,7 +372,7 @@ fn a_peer_that_does_not_finish_the_closing_handshake_is_dropped() {
         assert_eq!(probe.take_heard().last(), Some(&Heard::Over(None, Cause::Expired(Expired::Close))));
         assert!(probe.machine.deadline().is_none());
     }
-    // A failed peer's transport that it keeps open is dropped too.
+    // The transport of a failed peer that keeps it open is dropped too.
     let mut probe = Probe::session(negotiate_plain(Role::Server), quiet());
     probe.send_frame(&Frame::new(7, ""), Chunks::Whole);
     assert_eq!(probe.machine.transport_action(), TransportAction::Finish);

@@ -119,7 +119,7 @@ fn outcome<M: Machine>(mut probe: Probe<M>, bytes: &[u8], chunks: Chunks, takes:
 }
 
 /// Compressed text can be broken in two ways at once: the data, and the text before the broken data. The
-/// first detected fault depends on the inflating progress; the Close has 1007 either way.
+/// first detected fault depends on the progress of inflating; the Close has 1007 either way.
 fn one_fault_for_1007((mut heard, mut output): Outcome, role: Role) -> Outcome {
     if let Some(Heard::Over(Some(1007), Cause::Fault(fault))) = heard.last_mut() {
         let head = if role == Role::Client { 6 } else { 2 };

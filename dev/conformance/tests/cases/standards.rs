@@ -115,7 +115,7 @@ fn every_row_has_tests_that_exist_or_a_reason() {
     assert!(rows >= ROWS && tests >= TESTS, "{rows} rows and {tests} tests are fewer than there were");
 }
 
-/// Every faults and probes test is in the table: a test outside it verifies no rule.
+/// Every test of the faults and probes is in the table: a test outside it verifies no rule.
 #[test]
 fn every_test_of_the_faults_and_probes_is_named() {
     let page = page();

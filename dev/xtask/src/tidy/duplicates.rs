@@ -44,7 +44,7 @@ pub(super) fn report(tree: &Tree) -> String {
     text
 }
 
-/// Returns each file's lines, by its place in the list, whose tokens also occur elsewhere.
+/// Returns the lines of each file, by its place in the list, whose tokens also occur elsewhere.
 fn lines_by_file(sources: &[&Source]) -> BTreeMap<usize, BTreeSet<usize>> {
     let code: Vec<Vec<&Token>> = sources.iter().map(|source| tokens(source)).collect();
     let mut numbers = HashMap::new();
