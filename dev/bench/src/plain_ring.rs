@@ -95,7 +95,7 @@ fn builder() -> Builder<squeue::Entry, cqueue::Entry> {
     builder
 }
 
-/// Direct descriptors count toward each ring's open file limit.
+/// Direct descriptors count toward the limit of open files for each ring.
 fn descriptors() -> io::Result<u32> {
     Ok(sinews_engine::raise_descriptor_limit()?.min(DESCRIPTORS) as u32)
 }

@@ -1,4 +1,4 @@
-//! Public functions' errors: a type that a caller can match, not a text.
+//! Errors of public functions: a type that a caller can match, not a text.
 
 use std::collections::BTreeMap;
 
