@@ -9,7 +9,7 @@ pub(crate) struct AbsentArgs {
     _arguments: Vec<String>,
 }
 
-/// The error of such a command, whose Cargo feature has its name.
+/// Returns the error for such a command, whose Cargo feature has its name.
 pub(crate) fn error(command: &str) -> String {
     format!("this program is built without `sinews {command}` (the Cargo feature {command})")
 }

@@ -1,4 +1,4 @@
-//! `sinews app`: apps of the Pusher protocol.
+//! `sinews app`: Pusher apps.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -64,7 +64,7 @@ fn random<const BYTES: usize>() -> Result<String, String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The id, the key and the secret of an app.
+/// An app's id, key and secret.
 struct AppIdentity {
     id: String,
     key: String,
@@ -99,7 +99,7 @@ fn new_app(args: &NewAppArgs) -> Result<String, String> {
     Ok(format!("{head}\n{}", describe(args, &identity)))
 }
 
-/// The keys of the app, in TOML.
+/// Returns the app's keys, in TOML.
 fn keys(args: &NewAppArgs, identity: &AppIdentity) -> String {
     let AppIdentity { id, key, secret } = identity;
     let client_events = args.client_events;
@@ -111,7 +111,7 @@ fn keys(args: &NewAppArgs, identity: &AppIdentity) -> String {
     )
 }
 
-/// Writes the file of an app; returns its path.
+/// Writes an app's file; returns its path.
 ///
 /// # Errors
 /// The file exists, or cannot be written.
@@ -132,7 +132,7 @@ fn write_file(directory: &Path, id: &str, text: &str) -> Result<PathBuf, String>
     Ok(path)
 }
 
-/// Mode of the file: it has a secret.
+/// File mode: the file has a secret.
 const FILE_MODE: u32 = 0o600;
 
 /// The lines for libraries.

@@ -1,4 +1,4 @@
-//! Command-line arguments. The options of `serve` follow from the schema of settings ([`crate::settings`]).
+//! Command-line arguments. The options for `serve` follow from the settings schema ([`crate::settings`]).
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ Examples:
   sinews connect localhost:8080/echo       talk to a WebSocket server
   sinews bench localhost:8080/echo         measure its performance";
 
-/// Returns the command. Options of `serve` are also accepted without `serve`, but only `serve --help` lists them.
+/// Returns the command. The options for `serve` are also accepted without it, but only `serve --help` lists them.
 pub(crate) fn command() -> clap::Command {
     Cli::command().mut_args(|argument| argument.hide(true))
 }

@@ -1,5 +1,5 @@
-//! The mechanism of settings: a schema of keys, and the flags, variables, file and documents that follow from it. The
-//! keys themselves are in [`settings`](crate::settings).
+//! The settings mechanism: a key schema, and the flags, variables, file and documents that follow from it. The keys
+//! themselves are in [`settings`](crate::settings).
 
 pub(crate) mod file;
 pub(crate) mod flags;

@@ -115,10 +115,10 @@ async fn serve(args: &ConnectArgs, address: std::net::SocketAddr) -> Result<RunE
     Ok(conversation.run(receiver, input).await)
 }
 
-/// Exit code of wrong command-line arguments, equal to the parser's.
+/// Exit code for wrong command-line arguments, equal to the parser's.
 const MISUSE: u8 = 2;
 
-/// Input and output of the program.
+/// The program's input and output.
 struct ProgramIo {
     output: Output,
     input: mpsc::Receiver<InputEvent>,

@@ -1,4 +1,4 @@
-//! `sinews streams`: copies the streams of a directory to a broker, or deletes, checks and repairs them.
+//! `sinews streams`: copies a directory's streams to a broker, or deletes, checks and repairs them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -72,20 +72,20 @@ pub(crate) struct CopyArgs {
     streams: Vec<String>,
 }
 
-/// Maximum number of appends in flight.
+/// Maximum appends in flight.
 const WINDOW: usize = 256;
 
-/// Bytes per read of a partition.
+/// Bytes per read from a partition.
 const READ_BYTES: usize = 256 << 10;
 
-/// Maximum number of records of an append: less than any broker's limit.
+/// Maximum records in an append: less than any broker's limit.
 const APPEND_RECORDS: u32 = 1_000;
 
 /// Attempts until the broker answers: one request may take 5 seconds.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Timeout of accepting or acknowledging a record: longer than the retries of any broker client.
+/// Timeout for accepting or acknowledging a record: longer than any broker client's retries.
 const BROKER_WITHIN: Duration = Duration::from_secs(600);
 
 /// Time to close: all appends are acknowledged or failed by then.
@@ -205,7 +205,7 @@ fn copy_partition(stream: &Stream, number: u32, start: u64, broker: &dyn Broker)
     Ok(shift)
 }
 
-/// The records of a batch as appends that each broker accepts, with the offset of their first record.
+/// Returns a batch's records as appends that each broker accepts, each with its first record's offset.
 fn appends(batch: &Batch<'_>) -> Result<Vec<(u64, Records)>, String> {
     let mut appends = Vec::new();
     let (mut builder, mut base) = (RecordBuilder::new(), 0);

@@ -30,7 +30,7 @@ fn unknown(command: &Command, variables: impl Iterator<Item = OsString>) -> Vec<
 
 const PREFIX: &str = "SINEWS_";
 
-/// Variables of the program's own processes, of its tests, and of its build, which `cargo run` passes on.
+/// Variables for the program's own processes, its tests and its build, which `cargo run` passes on.
 const OTHERS: [&str; 5] =
     ["SINEWS_HANDOVER", "SINEWS_TEST_", "SINEWS_STREAM_SEED", "SINEWS_COMMIT", "SINEWS_TARGET"];
 

@@ -19,13 +19,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Replaces the filter of the log.
+/// Replaces the log filter.
 pub(crate) type SetFilter = Box<dyn Fn(Targets) -> Result<(), String> + Send>;
 
-/// Levels of a filter directive, as `tracing` defines them.
+/// Levels in a filter directive, as `tracing` defines them.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Begin of the targets of this program, which a directive may name without a level.
+/// Prefix of this program's targets, which a directive may name without a level.
 const OWN_TARGETS: &str = "sinews";
 
 /// Parses a filter such as `info` or `sinews_engine=debug`. Targets that it does not name are logged from `info` on.

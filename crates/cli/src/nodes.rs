@@ -8,7 +8,7 @@ use clap::Args;
 use sinews_hub::{ClusterNode, ClusterOptions, observe_nodes};
 use sinews_server::escape::{escape_json, escape_line};
 
-/// Time limit of the login at the broker.
+/// Time limit for the broker login.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Arguments of `sinews nodes`.
@@ -27,7 +27,7 @@ pub(crate) struct NodesArgs {
     json: bool,
 }
 
-/// Lists the living nodes of a cluster.
+/// Lists a cluster's living nodes.
 pub(crate) fn run(args: &NodesArgs) -> Result<(), String> {
     let mut options = ClusterOptions::parse(&args.cluster).map_err(|error| format!("URL: {error}"))?;
     if let Some(path) = &args.password_file {

@@ -1,5 +1,5 @@
-//! Standard output and standard error of `sinews serve`. A thread writes each of them, so that a reader that stalls, such as a
-//! full disk of logs, delays no other thread.
+//! Standard output and standard error of `sinews serve`. A thread writes each, so that a reader that stalls, such as a
+//! full log disk, delays no other thread.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,17 +11,18 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Maximum size of each of the queue and the batch that is being written: some 30,000 lines, which a thread writes within a second if
-/// the reader does not stall.
+/// Maximum size of each of the queue and the batch that is being written: some 30,000 lines, which a thread writes
+/// within a second if the reader does not stall.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 
 /// Memory that an empty queue keeps.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
-/// Maximum size of a write of several lines: up to this size, lines of two processes do not mix within a pipe (`PIPE_BUF`).
+/// Maximum size for a write with several lines: up to this size, lines from two processes do not mix within a pipe
+/// (`PIPE_BUF`).
 const WRITE_MAX: usize = 4_096;
 
-/// Maximum time of a flush, at the exit and after a panic.
+/// Maximum time for a flush, at the exit and after a panic.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lines for a descriptor, which a thread writes. Lines that exceed the limit are dropped and counted.
@@ -46,7 +47,7 @@ struct QueuedLines {
 static STDOUT: OnceLock<Arc<OutputQueue>> = OnceLock::new();
 static STDERR: OnceLock<Arc<OutputQueue>> = OnceLock::new();
 
-/// Starts the threads of both descriptors, and prints panics through the queue.
+/// Starts both descriptors' threads, and prints panics through the queue.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -83,7 +84,7 @@ pub(crate) fn flush() {
     }
 }
 
-/// Number of lines for standard error that were dropped.
+/// Returns how many standard-error lines were dropped.
 pub(crate) fn dropped_lines() -> u64 {
     STDERR.get().map_or(0, |stderr| stderr.dropped.load(Ordering::Relaxed))
 }
@@ -106,7 +107,7 @@ fn print_panic(info: &PanicHookInfo<'_>) {
     flush();
 }
 
-/// Writes the lines of the log to the queue of standard error.
+/// Writes the log's lines to the standard-error queue.
 pub(crate) struct LogWriter;
 
 impl io::Write for LogWriter {
@@ -124,7 +125,7 @@ impl io::Write for LogWriter {
 }
 
 impl OutputQueue {
-    /// Starts the thread. It calls `on_resume` with the number of dropped lines, once the reader accepts lines again.
+    /// Starts the thread. It calls `on_resume` with the dropped-line count, once the reader accepts lines again.
     fn start(
         name: &str,
         descriptor: impl AsFd + Send + 'static,
@@ -188,7 +189,7 @@ impl OutputQueue {
             let dropped = std::mem::take(&mut state.dropped);
             drop(state);
             if dropped > 0 {
-                // The report stands behind this batch, in the place of the dropped lines.
+                // The report stands behind this batch, in place of the dropped lines.
                 on_resume(dropped);
             }
             match write_lines(descriptor, &batch, &mut is_cut) {
@@ -207,7 +208,7 @@ impl OutputQueue {
 /// Writes whole lines. `is_cut`: the descriptor has rejected the rest of a line, which ends before the next one.
 ///
 /// # Errors
-/// The number of lines that the descriptor has rejected, for example since the reader of a pipe has ended.
+/// The number of lines that the descriptor has rejected, for example since a pipe's reader has ended.
 fn write_lines(descriptor: &impl AsFd, lines: &[u8], is_cut: &mut bool) -> Result<(), u64> {
     let mut bytes = lines;
     while !bytes.is_empty() {
@@ -374,8 +375,8 @@ mod tests {
     /// Makes a test the process that panics.
     const PANICS: &str = "SINEWS_TEST_PANICS";
 
-    /// A process that logs lines, and ends after a panic of a thread. Its status says whether the panic has taken all of
-    /// the time of a flush. Of the next test.
+    /// A process that logs lines, and ends after a thread's panic. Its status says whether the panic has taken a
+    /// flush's whole time. The next test runs it.
     #[test]
     fn process_that_panics() {
         if std::env::var_os(PANICS).is_none() {

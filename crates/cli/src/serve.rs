@@ -123,7 +123,7 @@ pub(crate) fn config(command: &ConfigCommand) -> Result<(), String> {
 }
 
 /// # Errors
-/// The first fault of the file, or of the files that it names.
+/// The first fault in the file, or in the files that it names.
 fn check_file(file: &Path) -> Result<(), String> {
     let settings = ServeSettings::load(&ServeArgs { config: Some(file.to_owned()), ..ServeArgs::default() })?;
     settings.log_filter()?;
@@ -131,7 +131,7 @@ fn check_file(file: &Path) -> Result<(), String> {
     settings.certificates().map(drop)
 }
 
-/// Checks the settings of the hub.
+/// Checks the hub's settings.
 ///
 /// # Errors
 /// The invalid setting, and the reason.
@@ -140,7 +140,7 @@ pub(crate) fn check(settings: &ServeSettings) -> Result<(), String> {
     check_hub(settings)
 }
 
-/// Other programs may sign with or without the line break at the end of the file.
+/// Other programs may sign with or without the line break at the file's end.
 fn note_line_break(settings: &ServeSettings) {
     if let Some(bytes) = options::token_keys(&settings.auth.keys).and_then(|keys| keys.line_break()) {
         tracing::info!(
@@ -151,7 +151,7 @@ fn note_line_break(settings: &ServeSettings) {
     }
 }
 
-/// Warns of public addresses without authorization or TLS.
+/// Warns about public addresses without authorization or TLS.
 fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &AccessPolicy) {
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
     if !policy.has_auth() {
@@ -170,7 +170,7 @@ fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &AccessPolicy) 
     }
 }
 
-/// Each connection needs a descriptor; the usual soft limit of 1,024 is for programs that use select.
+/// Each connection needs a descriptor; the usual soft limit, 1,024, is for programs that use select.
 fn raise_descriptor_limit() -> Option<u64> {
     match sinews_engine::raise_descriptor_limit() {
         Ok(limit) => {

@@ -49,7 +49,7 @@ use crate::config::units::{ByteSize, HistorySetting, MessagesOrOff};
 use crate::config::value::choice;
 use crate::log::{self, LogFormat};
 
-/// Every table of the file, in the order of the documents.
+/// Every table in the file, in the documents' order.
 pub(crate) static TABLES: &Tables = &[
     ListenSettings::TABLE,
     ServeSettings::TABLE,
@@ -188,10 +188,10 @@ setting_args! {
 }
 
 impl ServeSettings {
-    /// Reads the configuration file and the directory of apps, if given, and merges all settings.
+    /// Reads the configuration file and the app directory, if given, and merges all settings.
     ///
     /// # Errors
-    /// Returns errors of the files, and invalid values that types do not exclude.
+    /// Returns errors in the files, and invalid values that types do not exclude.
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let file = args.config.as_deref().map(|path| ConfigFile::read(path, TABLES));
         let mut settings = Self::merge(&args.flags.0, &file.transpose()?.unwrap_or_default())?;
@@ -212,7 +212,7 @@ impl ServeSettings {
     }
 
     /// # Errors
-    /// Returns an error if the number of threads exceeds the limit of this machine.
+    /// Returns an error if the thread count exceeds this machine's limit.
     fn check_threads(&self) -> Result<(), String> {
         let processors = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let most = THREADS_MAX.max(processors.saturating_mul(THREADS_PER_PROCESSOR_MAX));
@@ -272,7 +272,7 @@ impl ServeSettings {
         self.tls.read(&self.names)
     }
 
-    /// Returns the filter of the log.
+    /// Returns the log filter.
     pub(crate) fn log_filter(&self) -> Result<Targets, String> {
         log::filter(&self.log).map_err(|error| format!("{} {}: {error}", self.name("log"), self.log))
     }
@@ -285,7 +285,7 @@ impl ServeSettings {
     }
 }
 
-/// Number of threads permitted on every machine: the configuration of a large machine also works on a small one.
+/// Threads permitted on every machine: a large machine's configuration also works on a small one.
 const THREADS_MAX: usize = 64;
 
 /// Threads per processor, beyond which a thread costs memory without benefit.

@@ -120,7 +120,7 @@ struct InspectTokenArgs {
     issuer: Option<Vec<String>>,
 }
 
-/// Prints a new token, or the content of a token.
+/// Prints a new token, or a token's content.
 ///
 /// # Errors
 /// Returns an error about a key, a pattern or the token.
@@ -211,7 +211,7 @@ fn inspect(args: &InspectTokenArgs) -> Result<(), String> {
     let mut token = args.token.clone();
     if token == "-" {
         token.clear();
-        // A token is part of a request's head, which is smaller.
+        // A token is in a request's head, which is smaller.
         let stdin = io::stdin().lock().take(1 << 20);
         { stdin }.read_to_string(&mut token).map_err(|error| format!("standard input: {error}"))?;
     }

@@ -5,7 +5,7 @@ use sinews_engine::check_io_uring;
 /// The version alone.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The commit of the build, and its date.
+/// The build's commit, and its date.
 pub(crate) const COMMIT: &str = env!("SINEWS_COMMIT");
 
 /// Output of `-V`: version and commit.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use memmap2::{MmapOptions, MmapRaw};
 
-/// An append-only file whose bytes are lent without a copy: they are the system's own pages of the file.
+/// An append-only file whose bytes are lent without a copy: they are the file's own pages in the system's page cache.
 ///
 /// [`truncate`](Self::truncate) never cuts off lent bytes. The caller must make sure that no other handle
 /// and no other process writes to the file or truncates it, usually by a lock on its directory. A foreign
@@ -41,7 +41,7 @@ pub struct AppendFile {
     mapping: Mutex<Mapping>,
 }
 
-/// The current map, and the end of the lent bytes.
+/// The current map, and where the lent bytes end.
 #[derive(Debug, Default)]
 struct Mapping {
     map: Option<Arc<MmapRaw>>,
@@ -55,7 +55,7 @@ impl AppendFile {
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// System errors.
     pub fn create(path: &Path) -> io::Result<Self> {
         Self::open_with(path, true)
     }
@@ -64,7 +64,7 @@ impl AppendFile {
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// System errors.
     pub fn open(path: &Path) -> io::Result<Self> {
         Self::open_with(path, false)
     }
@@ -79,7 +79,7 @@ impl AppendFile {
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// System errors.
     pub fn append(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         (&self.file).write_vectored(slices)
     }
@@ -88,8 +88,8 @@ impl AppendFile {
     ///
     /// # Errors
     ///
-    /// Errors of the system. The bytes written since the last sync may then be lost, although they are
-    /// readable, and a further sync may not report the error again.
+    /// System errors. The bytes written since the last sync may then be lost, although they are readable, and a further
+    /// sync may not report the error again.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -98,8 +98,7 @@ impl AppendFile {
     ///
     /// # Errors
     ///
-    /// `ResourceBusy` if bytes behind the new end were lent and any lent range is still alive; errors of
-    /// the system.
+    /// `ResourceBusy` if bytes behind the new end were lent and any lent range is still alive; system errors.
     pub fn truncate(&self, bytes: u64) -> io::Result<()> {
         let mut mapping = self.mapping();
         if mapping.end > bytes {
@@ -115,20 +114,20 @@ impl AppendFile {
         self.file.set_len(bytes)
     }
 
-    /// Returns the length of the file in bytes.
+    /// Returns the file's length in bytes.
     ///
     /// # Errors
     ///
-    /// Errors of the system.
+    /// System errors.
     pub fn bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// Lends bytes of the file. They stay valid as long as they are held, even if the file is unlinked.
+    /// Lends bytes from the file. They stay valid as long as they are held, even if the file is unlinked.
     ///
     /// # Errors
     ///
-    /// `UnexpectedEof` if the file is shorter; errors of the system if the bytes cannot be read.
+    /// `UnexpectedEof` if the file is shorter; system errors if the bytes cannot be read.
     pub fn read_shared(&self, range: Range<u64>) -> io::Result<Bytes> {
         let (start, end) = (to_usize(range.start)?, to_usize(range.end)?);
         if start >= end {
@@ -141,8 +140,7 @@ impl AppendFile {
         let map = match &mapping.map {
             Some(map) if map.len() >= end => map.clone(),
             _ => {
-                // The map of a growing file extends beyond its end, so that it is remapped a few times
-                // instead of at each append.
+                // The map of a growing file extends beyond its end, so that few appends remap it.
                 let reach = end.max(MAPPED_LEAST).checked_next_power_of_two().unwrap_or(end);
                 let map = Arc::new(MmapOptions::new().len(reach).map_raw_read_only(&self.file)?);
                 mapping.map = Some(map.clone());

@@ -1,5 +1,5 @@
-//! Keys of a topic with many subscribers, of which some are slow: the memory and the CPU time of the server, and the
-//! age of the values that subscribers receive.
+//! Keys in a topic with many subscribers, some slow: the server's memory and CPU time, and the age of the values that
+//! subscribers receive.
 
 mod dialect;
 
@@ -66,22 +66,22 @@ pub(crate) struct KeysArgs {
 /// Period in which each slow subscriber receives its share.
 const SLOW_PERIOD: Duration = Duration::from_millis(50);
 
-/// Receive buffer of a slow subscriber, so that the kernel stores little for it.
+/// A slow subscriber's receive buffer, so that the kernel stores little for it.
 const SLOW_RECEIVE_BUFFER: usize = 4 << 10;
 
-/// Time of a slow subscriber for the snapshot, and some more.
+/// A slow subscriber's time for the snapshot, and some more.
 const SNAPSHOT_ALLOWANCE: f64 = 1.5;
 
-/// Text before the time of a value.
+/// Text before a value's time.
 const TIME: &[u8] = b"\"at\":";
 
-/// Digits of a time in milliseconds since 1970.
+/// Digits in a time in milliseconds since 1970.
 const DIGITS: usize = 13;
 
-/// Maximum silence of the server while a connection opens.
+/// The server's maximum silence while a connection opens.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs the measurement of the arguments and prints a table.
+/// Runs the requested measurement and prints a table.
 pub(crate) fn run(args: &KeysArgs) -> Result<(), Error> {
     println!(
         "**{} keys, {} changes a second, {} subscribers, {} % of them at {} bit/s, interval {} ms**\n\n\
@@ -124,14 +124,14 @@ pub(crate) fn run(args: &KeysArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Memory of a process in bytes.
+/// Returns a process's memory in bytes.
 fn resident_bytes(pid: u32) -> Result<u64, Error> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Nanoseconds that the threads of a process have run.
+/// Returns the nanoseconds that a process's threads have run.
 fn busy_ns(pid: u32) -> Result<u64, Error> {
     let mut sum = 0;
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -151,7 +151,7 @@ fn queued_bytes(args: &KeysArgs) -> Result<String, Error> {
     Ok(line.unwrap_or("-").to_owned())
 }
 
-/// Connects with a receive buffer of this size, in bytes. After the connect, the kernel has offered a larger one.
+/// Connects with this receive buffer size, in bytes. After the connect, the kernel has offered a larger one.
 fn connect(address: SocketAddr, receive_buffer: Option<usize>) -> Result<std::net::TcpStream, Error> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if let Some(bytes) = receive_buffer {
@@ -163,7 +163,7 @@ fn connect(address: SocketAddr, receive_buffer: Option<usize>) -> Result<std::ne
     Ok(socket.into())
 }
 
-/// Sets keys, each with the time of the change.
+/// Sets keys, each with its change time.
 struct Writer {
     stream: std::net::TcpStream,
     out: Vec<u8>,
@@ -228,7 +228,7 @@ fn open(stream: &mut std::net::TcpStream, dialect: Dialect) -> Result<(), Error>
     Ok(())
 }
 
-/// A masked text frame of up to 64 KiB, with the mask 0.
+/// Writes a masked text frame, up to 64 KiB, with the mask 0.
 fn write_frame(text: &str, out: &mut Vec<u8>) {
     out.push(0x81);
     match text.len() {
@@ -265,7 +265,7 @@ struct Audience {
 
 struct Reader {
     stream: TcpStream,
-    /// The end of the received bytes: it may hold a part of a time.
+    /// The end of the received bytes: it may hold a partial time.
     rest: Vec<u8>,
     /// The server has closed the connection.
     is_closed: bool,
@@ -308,7 +308,7 @@ impl Audience {
         self.slow.ages.reset();
     }
 
-    /// Changes keys and reads for this time. Returns the number of changes.
+    /// Changes keys and reads for this time. Returns the change count.
     fn run(&mut self, writer: &mut Writer, time: Duration) -> Result<u64, Error> {
         let (mut events, mut scratch) = (Events::with_capacity(1024), vec![0; 64 << 10]);
         let begun = Instant::now();
@@ -337,7 +337,7 @@ impl Audience {
 }
 
 impl Reader {
-    /// Reads once, and records the ages of the values. Returns whether there may be more.
+    /// Reads once, and records the values' ages. Returns whether there may be more.
     fn read(&mut self, scratch: &mut [u8], ages: &mut Histogram<u64>) -> Result<bool, Error> {
         if self.is_closed {
             return Ok(false);

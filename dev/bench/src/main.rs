@@ -1,8 +1,8 @@
-//! Plain TCP echoes, which are limits for the figures of servers, and the measurement of keyed topics.
+//! Plain TCP echoes, which are limits for servers' figures, and the measurement of keyed topics.
 //!
-//! The plain echoes, one on mio and one on io_uring, do the minimum work of a server: they return the received bytes. `cargo
-//! xtask compare` and `sinews bench compare` measure them beside `sinews serve`, the library (`dev/bench/library`) and other
-//! libraries (`dev/bench/peers`). `docs/book/src/internals/performance.md` has the results and their limits.
+//! The plain echoes, one on mio and one on io_uring, do a server's minimum work: they return the received bytes. `cargo
+//! xtask compare` and `sinews bench compare` measure them beside `sinews serve`, the library (`dev/bench/library`) and
+//! other libraries (`dev/bench/peers`). `docs/book/src/internals/performance.md` has the results and their limits.
 #![deny(unsafe_code)]
 
 mod keys;

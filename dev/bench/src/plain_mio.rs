@@ -1,4 +1,4 @@
-//! The plain echo on mio: the minimum work of a readiness server, without any code of ours.
+//! The plain echo on mio: a readiness server's minimum work, without any code of ours.
 //!
 //! It is a limit and not a product: it has no timers, no fairness between connections, no accept pause, no
 //! shutdown.
@@ -127,7 +127,7 @@ impl Connection {
 const STOP: Token = Token(usize::MAX - 1);
 const LISTENER: Token = Token(usize::MAX - 2);
 
-/// The buffer size of the engine.
+/// The engine's buffer size.
 const BUFFER: usize = 64 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The plain echo on io_uring: the minimum work of a completion server, without any code of ours.
+//! The plain echo on io_uring: a completion server's minimum work, without any code of ours.
 //!
 //! Bytes are sent from the buffer that received them. Connections are accepted into direct descriptors; each
 //! has one multishot receive into an incremental buffer ring (a few big buffers that fill up gradually). The
-//! bytes that a turn received on a connection leave in one send. One enter at the end of the turn submits the
-//! sends of all connections.
+//! bytes that a turn received on a connection leave in one send. One enter at the turn's end submits all connections'
+//! sends.
 //!
 //! Sends are tried: `MSG_DONTWAIT` makes them complete within the enter, `MSG_WAITALL` reports a short send,
 //! and `SKIP_SUCCESS` omits the completion of a full send. So when an enter returns without a failure in the
@@ -52,8 +52,7 @@ fn serve(listener: &TcpListener, stop: BorrowedFd<'_>) -> Result<(), Error> {
     let mut echo = Echo {
         submitter,
         submissions,
-        // Never freed: the kernel tears the ring down asynchronously, and still accesses the memory of
-        // pending operations.
+        // Never freed: the kernel tears the ring down asynchronously, and still accesses pending operations' memory.
         connections: mem::ManuallyDrop::new(Vec::new()),
         buffers,
         ready: Vec::new(),
@@ -107,12 +106,12 @@ struct Echo<'a> {
     /// Connections by direct descriptor.
     connections: mem::ManuallyDrop<Vec<Connection>>,
     buffers: Buffers,
-    /// Connections to send on at the end of the turn.
+    /// Connections to send on at the turn's end.
     ready: Vec<u32>,
-    /// Connections that start a receive at the end of the turn, after the sends: the completion of a failed
-    /// send then precedes the next receive.
+    /// Connections that start a receive at the turn's end, after the sends: a failed send's completion then precedes
+    /// the next receive.
     to_receive: Vec<u32>,
-    /// Vectors that the messages of this turn's submissions point at.
+    /// Vectors that the messages in this turn's submissions point at.
     vectors: Vec<Vector>,
     listener: Fd,
     stop: Fd,
@@ -121,9 +120,9 @@ struct Echo<'a> {
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// Ranges to send at the end of the turn, unless the connection is behind.
+    /// Ranges to send at the turn's end, unless the connection is behind.
     queued: Vec<Range>,
-    /// Ranges of the last tried send.
+    /// Ranges in the last tried send.
     tried: Vec<Range>,
     behind: Option<Behind>,
     receiving: bool,
@@ -138,13 +137,13 @@ struct Connection {
 struct Behind {
     /// Owned by an ordinary send until it completes.
     in_flight: Vec<u8>,
-    /// Bytes of it that are sent.
+    /// Bytes in it that are sent.
     done: usize,
     /// Bytes received since. Few: the receive is being cancelled.
     waiting: Vec<u8>,
 }
 
-/// A message in pieces, boxed since the vector of messages may move.
+/// A message in pieces, boxed since the message vector may move.
 struct Vector {
     message: Box<libc::msghdr>,
     /// The pieces that the message points at.
@@ -210,7 +209,7 @@ impl Echo<'_> {
         Ok(())
     }
 
-    /// Decides the next step of a connection after a receive has ended, or after it has caught up.
+    /// Decides a connection's next step after a receive has ended, or after it has caught up.
     fn go_on(&mut self, slot: u32) -> Result<(), Error> {
         let connection = &mut self.connections[slot as usize];
         if connection.receiving || connection.behind.is_some() {
@@ -260,7 +259,7 @@ impl Echo<'_> {
         self.push(send.user_data(IN_FLIGHT | u64::from(slot)))
     }
 
-    /// Handles the completion of an ordinary send.
+    /// Handles an ordinary send's completion.
     fn flew(&mut self, slot: u32, result: i32) -> Result<(), Error> {
         let connection = &mut self.connections[slot as usize];
         let Some(behind) = &mut connection.behind else { return Ok(()) };
@@ -278,7 +277,7 @@ impl Echo<'_> {
         self.fly(slot)
     }
 
-    /// Queues the submissions of the turn.
+    /// Queues the turn's submissions.
     fn finish_turn(&mut self) -> Result<(), Error> {
         // The last turn's vectors have been submitted.
         self.vectors.clear();
@@ -326,10 +325,9 @@ impl Echo<'_> {
     }
 
     fn push(&mut self, entry: squeue::Entry) -> Result<(), Error> {
-        // SAFETY: the memory of an entry outlives its operation. The memory of the buffers and the stop byte
-        // are leaked. A tried send has completed when its enter returns, before buffers are given back and
-        // vectors dropped. The bytes in flight stay untouched until their completion, and connections are
-        // never freed.
+        // SAFETY: an entry's memory outlives its operation. The buffers' memory and the stop byte are leaked. A tried
+        // send has completed when its enter returns, before buffers are given back and vectors dropped. The bytes in
+        // flight stay untouched until their completion, and connections are never freed.
         while unsafe { self.submissions.push(&entry) }.is_err() {
             self.submissions.sync();
             self.submitter.submit()?;
@@ -353,12 +351,12 @@ impl Vector {
     }
 }
 
-/// Returns the value of a result, or its error.
+/// Returns a result's value, or its error.
 fn succeeded(result: i32) -> io::Result<u32> {
     u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-// The kind of an operation, above the number of the connection.
+// An operation's kind, above the connection number.
 const ACCEPT: u64 = 1 << 32;
 const RECEIVE: u64 = 2 << 32;
 const TRIED: u64 = 3 << 32;
@@ -369,9 +367,9 @@ const STOP: u64 = 7 << 32;
 
 /// Submissions that force an early enter.
 const SUBMISSIONS: u32 = 4096;
-/// Completions of a turn; the kernel stores more at the cost of an allocation.
+/// Completions in a turn; the kernel stores more at the cost of an allocation.
 const COMPLETIONS: u32 = 16 << 10;
-/// Connections, up to the limit of open files.
+/// Connections, up to the open file limit.
 const DESCRIPTORS: u64 = 64 << 10;
 
 #[cfg(test)]

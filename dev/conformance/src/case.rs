@@ -25,16 +25,16 @@ enum Step {
     Sync,
 }
 
-/// The environment of a case.
+/// A case's environment.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Role of the machine under test.
     pub role: Role,
     /// Chunks of the peer's bytes.
     pub chunks: Chunks,
-    /// Sizes of partial sends.
+    /// Partial-send sizes.
     pub takes: Chunks,
-    /// Parameters of the handshake.
+    /// Handshake parameters.
     pub negotiated: Negotiated,
     /// The machine's limits.
     pub config: Config,
@@ -47,7 +47,7 @@ impl Setup {
         Self::with(negotiate_plain(role), chunks)
     }
 
-    /// Parameters of a handshake, under the default limits.
+    /// Returns handshake parameters under the default limits.
     #[must_use]
     pub fn with(negotiated: Negotiated, chunks: Chunks) -> Self {
         let role = negotiated.role();
@@ -78,13 +78,13 @@ impl Case {
         self.then(Step::Frame(frame))
     }
 
-    /// The peer sends the bytes of a frame up to an offset in its payload.
+    /// The peer sends a frame's bytes up to an offset in its payload.
     #[must_use]
     pub fn send_head(self, frame: &Frame, payload: usize) -> Self {
         self.then(Step::Part(frame.clone(), None, payload))
     }
 
-    /// The peer sends the payload bytes of a frame from one offset to another.
+    /// The peer sends a frame's payload bytes from one offset to another.
     #[must_use]
     pub fn send_part(self, frame: &Frame, from: usize, to: usize) -> Self {
         self.then(Step::Part(frame.clone(), Some(from), to))
@@ -161,7 +161,7 @@ impl Case {
         self.run_under(&Config::default(), None);
     }
 
-    /// Like [`run_everywhere`](Self::run_everywhere), with compression of either mode negotiated.
+    /// Like [`run_everywhere`](Self::run_everywhere), with compression negotiated in either mode.
     ///
     /// # Panics
     /// If a machine deviates from the case.
@@ -187,7 +187,7 @@ impl Case {
         }
     }
 
-    /// Runs the case against a session; returns the number of bytes it sent.
+    /// Runs the case against a session; returns how many bytes it sent.
     ///
     /// # Panics
     /// If the machine deviates from the case.
@@ -196,7 +196,7 @@ impl Case {
         self.run_on(probe.taking(setup.takes), setup)
     }
 
-    /// Runs the case against a bare connection machine; returns the number of bytes it sent.
+    /// Runs the case against a bare connection machine; returns how many bytes it sent.
     ///
     /// # Panics
     /// If the machine deviates from the case.

@@ -1,8 +1,8 @@
 //! Requirements on a WebSocket engine, as data.
 //!
-//! * [`autobahn`] holds the case families of the Autobahn suite, to be run in memory against a machine of
-//!   either role, cut in any way.
-//! * [`http`] holds valid and invalid requests, with the expected answers of a server.
+//! * [`autobahn`] holds the Autobahn suite's case families, to be run in memory against a machine in either role, cut
+//!   in any way.
+//! * [`http`] holds valid and invalid requests, with a server's expected answers.
 //!
 //! `STANDARDS.md` beside the sources has every rule and known fault, each with the tests that verify it.
 //!

@@ -1,4 +1,5 @@
-//! Passes handshakes of WebSocket clients of HTTP/1.1 on as extended CONNECT requests: the part that HTTP/2 and HTTP/3 share.
+//! Passes handshakes from HTTP/1.1 WebSocket clients on as extended CONNECT requests: the part that HTTP/2 and HTTP/3
+//! share.
 
 use std::io;
 
@@ -10,10 +11,10 @@ use sinews_proto::http::{HeadLimits, HeadScanner, HeaderSlots, RequestHead};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 
-/// The error of a client, or of the server.
+/// A client's error, or the server's.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The handshake of a client.
+/// A client's handshake.
 pub struct ProxiedHandshake {
     /// Path and query.
     pub target: String,
@@ -43,7 +44,7 @@ impl ProxiedHandshake {
         Ok(Self { target: head.target().to_owned(), headers, behind, key })
     }
 
-    /// The response of HTTP/1.1: 101 for an accepted handshake (RFC 6455 section 4.2.2).
+    /// Returns the HTTP/1.1 response: 101 for an accepted handshake (RFC 6455 section 4.2.2).
     pub fn response<'h>(&self, status: u16, headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Vec<u8> {
         let mut head = if (200..300).contains(&status) {
             let mut hash = Sha1::from(&self.key);
@@ -82,7 +83,7 @@ async fn read_head(client: &mut TcpStream) -> Result<(Vec<u8>, Bytes), Error> {
     }
 }
 
-/// Headers of a handshake that are the same over all versions (RFC 8441 section 5).
+/// Handshake headers that are the same over all versions (RFC 8441 section 5).
 const PASSED: [&str; 4] =
     ["origin", "sec-websocket-extensions", "sec-websocket-protocol", "sec-websocket-version"];
 

@@ -1,4 +1,4 @@
-//! Loads of `sinews bench`, which compares every answer, and the faults of its processes.
+//! Loads from `sinews bench`, which compares every answer, and its processes' faults.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use sinews_testkit::{Rng, process};
 use crate::Fault;
 use crate::scenarios::World;
 
-/// A load of one process.
+/// A load in one process.
 pub(crate) struct BenchLoad {
     pub(crate) name: &'static str,
     scheme: &'static str,
@@ -30,10 +30,10 @@ const fn load(
     BenchLoad { name, scheme, path, options }
 }
 
-/// Path of topics that no other process has.
+/// Path for topics that no other process has.
 const TOPIC: &str = "/topics/soak-{process}-{topic}";
 
-/// Loads of a server without TLS.
+/// Loads for a server without TLS.
 pub(crate) const LOADS: [BenchLoad; 10] = [
     load("bursts", "ws", "/echo", "-c 24 -i 50 --burst -s 1-300 --binary"),
     load("text", "ws", "/echo", "-c 16 -i 4 -s 1-20k --text"),
@@ -47,7 +47,7 @@ pub(crate) const LOADS: [BenchLoad; 10] = [
     load("connections", "ws", "/echo", "-m storm -c 64"),
 ];
 
-/// Loads of a server with TLS and HTTP/3.
+/// Loads for a server with TLS and HTTP/3.
 pub(crate) const HTTP3_LOADS: [BenchLoad; 3] = [
     load("http3", "wss", "/echo", "-k --http3 -c 4 --sockets-per-connection 8 -i 6 -s 1-200k"),
     load("http3 requests", "https", "/healthz", "-k --http3 -c 2 -i 20"),
@@ -150,7 +150,7 @@ impl BenchLoad {
     }
 }
 
-/// A process of `sinews bench`; dropping it kills it.
+/// A `sinews bench` process; dropping it kills it.
 pub(crate) struct BenchProcess(Option<Child>);
 
 impl BenchProcess {
@@ -186,5 +186,5 @@ impl Drop for BenchProcess {
 /// Longer than any answer takes on a busy machine; reached only when data is lost.
 const TIMEOUT: &str = "60s";
 
-/// Shorter than the timeouts of the server.
+/// Shorter than the server's timeouts.
 const PAUSE: Duration = Duration::from_secs(1);

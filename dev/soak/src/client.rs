@@ -1,4 +1,4 @@
-//! A blocking client with strict checks of all received bytes, and many ways to disconnect.
+//! A blocking client that strictly checks all received bytes, and many ways to disconnect.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::Fault;
 
-/// Path of all connections.
+/// Path for all connections.
 pub(crate) const ECHO_PATH: &str = "/echo";
 
 /// Opens a connection with a time limit on every read and write, and with this receive buffer if there is one.
@@ -28,7 +28,7 @@ pub(crate) fn connect(address: SocketAddr, receive_bytes: Option<usize>) -> Resu
     Ok(stream)
 }
 
-/// Closes a connection by a reset instead of a FIN.
+/// Closes a connection by a reset, not a FIN.
 pub(crate) fn reset(stream: &TcpStream) -> Result<(), Fault> {
     Ok(SockRef::from(stream).set_linger(Some(Duration::ZERO))?)
 }
@@ -76,7 +76,7 @@ impl Client {
         Ok(self.0.stream.write_all(bytes)?)
     }
 
-    /// Returns the next frame of the server, or `None` at the end of the stream. Pings are answered.
+    /// Returns the server's next frame, or `None` at the stream's end. Pings are answered.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, Fault> {
         let deadline = Instant::now() + PATIENCE;
         // Pings could otherwise hide a lost answer.
@@ -141,8 +141,8 @@ impl Client {
         }
     }
 
-    /// Sends until the server takes no more for a while, as it must while we do not read. Returns the number
-    /// of bytes that the server and the kernel took.
+    /// Sends until the server takes no more for a while, as it must while we do not read. Returns how many bytes the
+    /// server and the kernel took.
     pub(crate) fn send_until_stalled(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         self.stream().set_write_timeout(Some(STALL))?;
         let mut sent = 0;

@@ -12,18 +12,18 @@ use crate::bench::{BenchLoad, ProcessFault, STEADY};
 use crate::scenarios::{SCENARIOS, World, deserter};
 use crate::server::{Sample, Server};
 
-/// Result of a load.
+/// A load's result.
 #[derive(Default)]
 pub(crate) struct Report {
-    /// Faults, with the scenario and the position in the sequence of the seed.
+    /// Faults, with the scenario and the position in the seed's sequence.
     pub(crate) faults: Vec<String>,
-    /// Successful runs, with the name of the load or scenario.
+    /// Successful runs, with the load's or scenario's name.
     pub(crate) runs: Vec<String>,
-    /// Maximum resources of the server.
+    /// The server's maximum resources.
     pub(crate) peak: Sample,
 }
 
-/// Runs loads against the server for the given time; without TLS also clients of every scenario.
+/// Runs loads against the server for the given time; without TLS also clients from every scenario.
 pub(crate) fn run(
     world: &World,
     server: &Server,
@@ -38,7 +38,7 @@ pub(crate) fn run(
         let shared = &shared;
         let mut workers = Vec::new();
         for worker in 0..WORKERS {
-            // Far apart in the sequence of seeds, so that workers differ.
+            // Far apart in the seed sequence, so that workers differ.
             let rng = Rng::new(Rng::new(seed.wrapping_add(worker as u64)).next_u64());
             workers.push(scope.spawn(move || work(world, shared, worker, rng)));
         }
@@ -137,7 +137,7 @@ const WORKERS: usize = 6;
 const RUN_MIN: Duration = Duration::from_secs(1);
 /// Minimum load time for a client that the server drops after 30 s.
 const DESERTER_TIME: Duration = Duration::from_secs(60);
-/// Number of faults that stops the load: further faults add nothing.
+/// Fault count that stops the load: further faults add nothing.
 const FAULTS_MAX: usize = 10;
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);

@@ -1,13 +1,13 @@
-//! Long parallel load of all client behavior on a server, from one seed.
+//! Long parallel load with all client behavior on a server, from one seed.
 //!
 //! ```text
 //! cargo xtask soak [--minutes 10] [--backend poll|uring|both] [--seed N]
 //! ```
 //!
-//! The command starts `sinews serve`. Processes of `sinews bench` load it, and are paused and killed meanwhile
-//! (`bench.rs`); clients of `scenarios.rs` misbehave in further ways. Each compares every answer. The program monitors the
-//! resources of the server, and finally requires that all are released. Then it repeats this over HTTP/3, and with a server that
-//! has too few descriptors.
+//! The command starts `sinews serve`. `sinews bench` processes load it, and are paused and killed meanwhile
+//! (`bench.rs`); clients in `scenarios.rs` misbehave in further ways. Each compares every answer. The program monitors
+//! the server's resources, and finally requires that all are released. Then it repeats this over HTTP/3, and with a
+//! server that has too few descriptors.
 //!
 //! Prints one line for each check and a sum at the end; the exit code is 1 if a check failed.
 #![forbid(unsafe_code)]
@@ -92,12 +92,12 @@ fn load_and_exhaust(options: &Options, verdict: &mut Verdict) -> Result<(), Faul
     exhaustion::run(&options.setup("exhaustion", Some(exhaustion::DESCRIPTORS)), verdict)
 }
 
-/// Half of the descriptors: the server's limit is the same, and both ends hold other connections, too.
+/// Half the descriptors: the server's limit is the same, and both ends hold other connections, too.
 fn storm_size(limit: u64) -> usize {
     usize::try_from(limit / 2).unwrap_or(usize::MAX).clamp(64, STORM_MAX)
 }
 
-/// Makes the files of a certificate and of its key.
+/// Makes a certificate file and its key file.
 fn certificate(directory: &Path) -> Result<(PathBuf, PathBuf), Fault> {
     fs::create_dir_all(directory)?;
     let made = TestCertificate::new();
@@ -177,8 +177,8 @@ fn soak(setup: &Setup<'_>, plan: &Plan<'_>, rng: &mut Rng, verdict: &mut Verdict
     Ok(())
 }
 
-/// Opens connections, ends all of them in the middle of their messages, and connects once more. Returns the time to the
-/// answer on that connection.
+/// Opens connections, ends all in the middle of their messages, and connects once more. Returns the time to the answer
+/// on that connection.
 fn end_at_once(world: &World, server: &Server, connections: usize) -> Result<Duration, Fault> {
     let held = server.sample()?.descriptors + connections * 9 / 10;
     let more = ["-c", &connections.to_string(), "-d", "600s", "--warm-up", "0s"];
@@ -197,7 +197,7 @@ fn end_at_once(world: &World, server: &Server, connections: usize) -> Result<Dur
     Ok(answered)
 }
 
-/// Checks that the resources of connections are released.
+/// Checks that connection resources are released.
 fn given_back(start: Sample, base: Sample, end: Sample, verdict: &mut Verdict) {
     let allowed = base.memory_kib + MEMORY_TOLERANCE_KIB;
     verdict.check("descriptors", end.descriptors, start.descriptors, end.descriptors <= start.descriptors);
@@ -211,8 +211,8 @@ fn given_back(start: Sample, base: Sample, end: Sample, verdict: &mut Verdict) {
     );
 }
 
-/// Stops the server with connections of every kind open. Each client receives a Close, and the server waits
-/// for silent clients no longer than its limit.
+/// Stops the server with every kind of connection open. Each client receives a Close, and the server waits for silent
+/// clients no longer than its limit.
 fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     let mut clients = Vec::new();
     for _ in 0..STOPPED_CLIENTS {
@@ -233,12 +233,12 @@ fn stop(server: Server, world: &World, rng: &mut Rng) -> Result<(), Fault> {
     server.wait()
 }
 
-/// The load over HTTP/3 takes this part of the time of all scenarios.
+/// The load over HTTP/3 takes this part of the scenarios' total time.
 const HTTP3_PART: u32 = 4;
 /// Enough connections for a storm on any server; takes a second.
 const STORM_MAX: usize = 4000;
-/// The part of the load for the warm-up. It is long enough for the allocator to reach its plateau in every
-/// scenario. (The server's test `memory` counts the heap to the byte.)
+/// The part of the load for the warm-up. It is long enough for the allocator to reach its plateau in every scenario.
+/// (The server's test `memory` counts the heap to the byte.)
 const WARM_UP_PART: u32 = 2;
 /// Between two idle phases of the same server, the allocator's retained memory usually differs by up to 2
 /// MiB. With this limit, 20 s detect a leak of some 60 bytes for each connection, and 10 minutes a leak of 2.

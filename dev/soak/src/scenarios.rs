@@ -1,4 +1,4 @@
-//! Clients that misbehave as no process of `sinews bench` does. Each checks every received byte.
+//! Clients that misbehave as no `sinews bench` process does. Each checks every received byte.
 
 use std::fmt;
 use std::io::Write;
@@ -18,14 +18,14 @@ use crate::client::{self, Client, ECHO_PATH, Leave, PATIENCE};
 /// State that scenarios share.
 pub(crate) struct World {
     pub(crate) address: SocketAddr,
-    /// Path of the `sinews` program.
+    /// Path to the `sinews` program.
     pub(crate) binary: PathBuf,
     /// The server has no TLS.
     pub(crate) is_plain: bool,
     pub(crate) tally: Tally,
 }
 
-/// Amount of completed work.
+/// Completed work.
 #[derive(Default)]
 pub(crate) struct Tally {
     connections: AtomicU64,
@@ -48,7 +48,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Name and function of a scenario.
+/// A scenario's name and function.
 pub(crate) type Scenario = (&'static str, fn(&World, &mut Rng) -> Result<(), Fault>);
 
 pub(crate) const SCENARIOS: [Scenario; 3] =

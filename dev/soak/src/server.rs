@@ -17,11 +17,11 @@ const THREADS: &str = "2";
 /// Start options.
 pub(crate) struct Setup<'a> {
     pub(crate) binary: &'a Path,
-    /// Value of `--backend`.
+    /// Value for `--backend`.
     pub(crate) backend: &'a str,
-    /// Limit of its descriptors; `None` keeps the limit of this process.
+    /// Its descriptor limit; `None` keeps this process's limit.
     pub(crate) descriptors: Option<u32>,
-    /// File of its log.
+    /// Its log file.
     pub(crate) log: PathBuf,
     /// Certificate and key: the server then has TLS and HTTP/3.
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
@@ -43,7 +43,7 @@ impl Server {
         command.args(["serve", "--listen", "127.0.0.1:0", "--log", "warn", "--backend", setup.backend]);
         command.args(["--threads", THREADS, "--http-http2-clear-text"]);
         if let Some((certificate, key)) = &setup.tls {
-            // Short timeouts: an absent client of QUIC is removed after their sum.
+            // Short timeouts: an absent QUIC client is removed after their sum.
             command.args(["--http-http3", "--http-keep-alive-timeout", "5s", "--http-head-timeout", "5s"]);
             command.arg("--tls-certificate").arg(certificate).arg("--tls-key").arg(key);
         }
@@ -96,7 +96,7 @@ impl Server {
         })
     }
 
-    /// Returns a number of its metrics.
+    /// Returns a number from its metrics.
     pub(crate) fn metric(&self, name: &str) -> Result<u64, Fault> {
         let answer = exchange(TcpStream::connect(self.address())?, &last_get("/metrics"))?;
         let line = answer.lines().find_map(|line| line.strip_prefix(name));
@@ -137,11 +137,11 @@ impl Server {
 const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "16384")];
 
 /// Time limit until the server is idle. Its longest timeout is 5 s, for a peer's answer to its Close; memory
-/// of large messages is freed after a few quiet seconds; a busy machine needs more.
+/// for large messages is freed after a few quiet seconds; a busy machine needs more.
 const SETTLE_LIMIT: Duration = Duration::from_secs(120);
-/// The server frees memory of large messages in two steps of 2 s.
+/// The server frees memory for large messages in two steps of 2 s.
 const REST: Duration = Duration::from_secs(5);
-/// Short compared with the awaited changes, long compared with the cost of a sample.
+/// Short compared with the awaited changes, long compared with a sample's cost.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 /// Time from SIGTERM to the exit. Peers that answer at once close in milliseconds; a busy machine needs more.
 const END_LIMIT: Duration = Duration::from_secs(60);

@@ -38,13 +38,13 @@ impl Verdict {
         }
     }
 
-    /// Records the faults of scenarios.
+    /// Records scenario faults.
     pub(crate) fn faults(&mut self, faults: &[String]) {
         self.check("faults", faults.len(), 0, faults.is_empty());
         faults.iter().for_each(|fault| println!("    {fault}"));
     }
 
-    /// Records unexpected lines of a server's log.
+    /// Records unexpected lines in a server's log.
     pub(crate) fn complaints(&mut self, lines: &[String]) {
         self.check("panics and errors in the log", lines.len(), 0, lines.is_empty());
         lines.iter().for_each(|line| println!("    {line}"));

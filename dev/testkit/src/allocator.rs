@@ -39,12 +39,13 @@ thread_local! {
     static IS_EXCLUDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns the allocated bytes of all threads that are not excluded. Memory counts where it is allocated and freed.
+/// Returns the bytes that all threads except the excluded ones have allocated. Memory counts where it is allocated and
+/// freed.
 pub fn live_bytes() -> isize {
     LIVE.load(Ordering::SeqCst)
 }
 
-/// Returns [`live_bytes`] while all other threads of this process sleep: a thread that works has buffers beside what it
+/// Returns [`live_bytes`] while all other threads in this process sleep: a thread that works has buffers beside what it
 /// retains. On a system without `/proc`, this is the number at the call.
 ///
 /// # Panics
@@ -56,7 +57,7 @@ pub fn idle_live_bytes() -> isize {
     })
 }
 
-/// Whether all other threads of this process sleep.
+/// Whether all other threads in this process sleep.
 fn others_sleep() -> bool {
     let (Ok(own), Ok(threads)) = (fs::read_link("/proc/thread-self"), fs::read_dir("/proc/self/task")) else {
         return true;
@@ -68,9 +69,9 @@ fn others_sleep() -> bool {
     })
 }
 
-/// Waits until no other test of this program holds the guard: [`live_bytes`] counts the whole process.
+/// Waits until no other test in this program holds the guard: [`live_bytes`] counts the whole process.
 ///
-/// The first thread that waits for a lock of `parking_lot` allocates the table of all waiting threads, and each further
+/// The first thread that waits for a `parking_lot` lock allocates the table for all waiting threads, and each further
 /// thread may make it grow. Whether a lock is contended is chance, so the table gets its size here: for more threads
 /// than a test starts.
 pub fn measure_alone() -> MutexGuard<'static, ()> {
@@ -96,12 +97,12 @@ pub fn measure_alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Excludes the further calls of this thread from [`live_bytes`].
+/// Excludes this thread's further calls from [`live_bytes`].
 pub fn exclude_this_thread() {
     IS_EXCLUDED.set(true);
 }
 
-/// Counts the allocations of `work` on this thread, from zero.
+/// Counts `work`'s allocations on this thread, from zero.
 pub fn measure<R>(work: impl FnOnce() -> R) -> (R, AllocationCounts) {
     let before = COUNTS.replace(AllocationCounts::ZERO);
     let result = work();
@@ -145,13 +146,13 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(layout.size(), 0);
-        // SAFETY: all pointers of this allocator come from `System`, and the caller keeps the contract.
+        // SAFETY: all this allocator's pointers come from `System`, and the caller keeps the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(layout.size(), size);
-        // SAFETY: all pointers of this allocator come from `System`, and the caller keeps the contract.
+        // SAFETY: all this allocator's pointers come from `System`, and the caller keeps the contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }

@@ -1,4 +1,4 @@
-//! Reads the body of a streaming response: chunks, lines, and Server-Sent Events by the rules of the HTML standard.
+//! Reads a streaming response's body: chunks, lines, and Server-Sent Events by the rules of the HTML standard.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -11,10 +11,10 @@ pub struct BodyReader<R> {
     wire: Vec<u8>,
     head: String,
     is_chunked: bool,
-    /// Decoded bytes of the body that are not returned yet.
+    /// Decoded body bytes that are not returned yet.
     body: Vec<u8>,
     ended: bool,
-    /// `id` of the last event, which a browser sends when it connects again.
+    /// The last event's `id`, which a browser sends when it connects again.
     last_id: String,
 }
 
@@ -23,7 +23,7 @@ pub struct BodyReader<R> {
 pub struct SseEvent {
     /// The type; `message` without a field `event`.
     pub kind: String,
-    /// The lines of the fields `data`.
+    /// The lines from the `data` fields.
     pub data: String,
     /// The last event id at this event.
     pub id: String,
@@ -67,7 +67,7 @@ impl<R: Read> BodyReader<R> {
         self.head.get("HTTP/1.1 ".len()..).and_then(|rest| rest[..3].parse().ok()).expect("a status")
     }
 
-    /// A header of the head.
+    /// Returns a header's value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().skip(1).filter_map(|line| line.split_once(": "));
@@ -83,13 +83,13 @@ impl<R: Read> BodyReader<R> {
         self.transport
     }
 
-    /// Whether the body has ended in order: by its last chunk, or by the end of the transport if it has no chunks.
+    /// Whether the body has ended in order: by its last chunk, or by the transport's end if it has no chunks.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// The rest of the body.
+    /// Returns the rest of the body.
     pub fn rest(&mut self) -> String {
         while self.decode() {}
         String::from_utf8(std::mem::take(&mut self.body)).expect("UTF-8")
@@ -113,7 +113,7 @@ impl<R: Read> BodyReader<R> {
         self.until("\n").map(|line| line.trim_end_matches('\n').to_owned())
     }
 
-    /// The next event that a browser dispatches; `None` at the end of the body.
+    /// Returns the next event that a browser dispatches; `None` at the body's end.
     pub fn event(&mut self) -> Option<SseEvent> {
         loop {
             let block = self.until("\n\n")?;

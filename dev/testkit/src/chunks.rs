@@ -1,20 +1,20 @@
 use crate::Rng;
 
-/// How a stream of bytes is cut: on input, or by a kernel that takes only part of a send.
+/// How a byte stream is cut: on input, or by a kernel that takes only part of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
     /// All available bytes.
     Whole,
     /// One byte at a time.
     OneByte,
-    /// A fixed number of bytes at a time.
+    /// Fixed byte count per chunk.
     Fixed(usize),
     /// Seeded random sizes: mostly few bytes, sometimes thousands.
     Random(u64),
 }
 
 impl Chunks {
-    /// The minimum set of chunkings for a test.
+    /// Minimum chunkings for a test.
     pub const USUAL: [Self; 4] = [Self::Whole, Self::OneByte, Self::Random(1), Self::Random(2)];
 
     /// Returns the cutter of a stream.
@@ -36,7 +36,7 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// Returns the length of the next chunk: at least one, at most `available`, which must not be zero.
+    /// Returns the next chunk's length: at least one, at most `available`, which must not be zero.
     pub fn next(&mut self, available: usize) -> usize {
         let wish = match self.how {
             Chunks::Whole => available,

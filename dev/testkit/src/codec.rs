@@ -2,7 +2,7 @@ use sinews_proto::Role;
 use sinews_proto::deflate::DeflateParams;
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Inflate, InflateFlush, Method, Status, Strategy};
 
-/// permessage-deflate of a peer, directly over the library and without code of the machine.
+/// A peer's permessage-deflate, directly over the library and without the machine's code.
 pub struct Codec {
     deflate: Deflate,
     inflate: Inflate,
@@ -20,7 +20,7 @@ impl std::fmt::Debug for Codec {
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 
 impl Codec {
-    /// Creates the codec of an end with this role and the negotiated parameters.
+    /// Creates the codec for an end with this role and the negotiated parameters.
     #[must_use]
     pub fn new(role: Role, params: DeflateParams) -> Self {
         let server = (params.server_max_window_bits(), !params.server_no_context_takeover());
@@ -37,7 +37,7 @@ impl Codec {
         }
     }
 
-    /// Compresses a message into the payload of its frames.
+    /// Compresses a message into its frames' payload.
     pub fn compress(&mut self, message: &[u8]) -> Vec<u8> {
         if message.is_empty() {
             // RFC 7692 section 7.2.3.6: a second flush without input would have no output.
@@ -76,7 +76,7 @@ impl Codec {
         }
     }
 
-    /// Decompresses the payload of a message's frames, to at most `most` bytes.
+    /// Decompresses a message's frame payloads, to at most `most` bytes.
     ///
     /// # Errors
     /// The payload is not deflate data, or exceeds the limit.
@@ -119,7 +119,7 @@ fn deflater(window_bits: u8, level: i32) -> Deflate {
     Deflate::new_with_config(DeflateConfig {
         level,
         method: Method::Deflated,
-        // zlib does not support a raw stream with a window of less than 9 bits.
+        // zlib does not support a raw stream with a window below 9 bits.
         window_bits: -i32::from(window_bits.max(9)),
         mem_level: 8,
         strategy: Strategy::Default,

@@ -11,10 +11,10 @@ pub enum Verdict {
     Incomplete,
 }
 
-/// Classifies `bytes` by the table of RFC 3629 section 4 only.
+/// Classifies `bytes` only by the table in RFC 3629 section 4.
 #[must_use]
 pub fn verdict(bytes: &[u8]) -> Verdict {
-    // The number of missing continuation bytes, and the range of the next.
+    // Missing continuation bytes, and the next byte's range.
     let mut missing = 0;
     let (mut low, mut high) = (0x80, 0xbf);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -92,7 +92,7 @@ fn non_characters() -> Vec<Vec<u8>> {
     sequences
 }
 
-/// Close codes that are valid on the wire, at the edges of their ranges, including all registered codes.
+/// Close codes that are valid on the wire, at their range edges, including all registered codes.
 pub const CLOSE_CODES_VALID: [u16; 16] =
     [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999];
 
@@ -100,8 +100,7 @@ pub const CLOSE_CODES_VALID: [u16; 16] =
 pub const CLOSE_CODES_INVALID: [u16; 13] =
     [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535];
 
-/// Payload lengths around all thresholds: forms of the header, vectors, blocks, the buffers of this
-/// workspace.
+/// Payload lengths around all thresholds: header forms, vectors, blocks, this workspace's buffers.
 pub const LENGTHS: [usize; 27] = [
     0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 124, 125, 126, 127, 128, 255, 256, 1024, 4096,
     65_535, 65_536, 65_537,
@@ -142,8 +141,7 @@ mod tests {
                 Ok(_) => Verdict::Valid,
                 Err(error) if error.error_len().is_none() => Verdict::Incomplete,
                 Err(error) => {
-                    // It includes the valid bytes of the broken sequence; an invalid first byte counts as
-                    // one.
+                    // It includes the broken sequence's valid bytes; an invalid first byte counts as one.
                     let start = error.valid_up_to();
                     let starts = std::str::from_utf8(&bytes[start..=start]);
                     let good = starts.is_err_and(|first| first.error_len().is_none());

@@ -33,7 +33,7 @@ enum Mask {
     Without,
 }
 
-/// The key of frames without an explicit key.
+/// Mask key for frames without an explicit key.
 const KEY: [u8; 4] = [0x9d, 0x05, 0xe1, 0x7a];
 
 impl Frame {
@@ -99,7 +99,7 @@ impl Frame {
         self
     }
 
-    /// Masks with this key, independent of the role. Default: a client masks.
+    /// Masks with this key, in either role. Default: a client masks.
     #[must_use]
     pub const fn key(mut self, key: [u8; 4]) -> Self {
         self.mask = Mask::With(key);
@@ -113,14 +113,14 @@ impl Frame {
         self
     }
 
-    /// Sets the encoding of the length. Default: the shortest.
+    /// Sets the length's encoding. Default: the shortest.
     #[must_use]
     pub const fn length(mut self, length: Length) -> Self {
         self.length = length;
         self
     }
 
-    /// Declares this length instead of the payload's length.
+    /// Declares this length, not the payload's length.
     #[must_use]
     pub const fn declares(mut self, len: u64) -> Self {
         self.declared = Some(len);
@@ -173,7 +173,7 @@ impl Frame {
     }
 }
 
-/// Returns the bytes of frames of a client.
+/// Returns the bytes of a client's frames.
 #[must_use]
 pub fn wire(frames: &[Frame]) -> Vec<u8> {
     frames.iter().flat_map(|frame| frame.encode(Role::Client)).collect()

@@ -7,7 +7,7 @@ use sinews_proto::handshake::{
 use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use sinews_proto::{Negotiated, Role};
 
-/// Results of both ends of a handshake.
+/// A handshake's results at both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
     /// The client's ticket.
@@ -17,7 +17,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Returns the ticket of one role.
+    /// Returns one role's ticket.
     #[must_use]
     pub const fn of(self, role: Role) -> Negotiated {
         match role {
@@ -47,13 +47,13 @@ pub fn negotiate(client: Option<DeflateConfig>, server: Option<DeflateConfig>) -
     }
 }
 
-/// Returns the ticket of one role, without compression.
+/// Returns one role's ticket, without compression.
 #[must_use]
 pub fn negotiate_plain(role: Role) -> Negotiated {
     negotiate(None, None).of(role)
 }
 
-/// Returns the ticket of a server for a client's offer of extensions, and the extensions of the answer.
+/// Returns a server's ticket for a client's extension offer, and the answer's extensions.
 ///
 /// # Errors
 /// The rejection.
@@ -66,7 +66,7 @@ pub fn negotiate_offer(offer: &str, config: DeflateConfig) -> Result<(Negotiated
     Ok((accepted.negotiated(), accepted.extensions().map(str::to_owned)))
 }
 
-/// Returns a valid request with this offer of extensions.
+/// Returns a valid request with this extension offer.
 #[must_use]
 pub fn request_with_offer(offer: &str) -> String {
     format!(
@@ -85,7 +85,7 @@ pub fn read_answer(config: Option<DeflateConfig>, lines: &str) -> Result<Establi
     if let Some(config) = config {
         request = request.with_deflate(config);
     }
-    // The key of the example in RFC 6455 section 1.3, which also has its accept value.
+    // The example key in RFC 6455 section 1.3, which also has its accept value.
     let mut handshake = request.start(*b"the sample nonce");
     let answer = format!(
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

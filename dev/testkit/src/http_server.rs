@@ -1,4 +1,4 @@
-//! A server of HTTP/1.1 for the requests of a program under test.
+//! An HTTP/1.1 server for requests from a program under test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::thread;
 /// A received request.
 #[derive(Clone, Debug)]
 pub struct HttpRequest {
-    /// The method of the request line.
+    /// The request line's method.
     pub method: String,
     /// Its target.
     pub path: String,
@@ -55,7 +55,7 @@ impl HttpRequest {
         serde_json::from_str(&self.body).expect("JSON")
     }
 
-    /// Returns the value of a header; its name is in lower case.
+    /// Returns a header's value; the name is in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
@@ -65,9 +65,9 @@ impl HttpRequest {
 /// What follows a request.
 #[derive(Clone, Debug)]
 pub enum HttpAnswer {
-    /// A whole response with a status line and headers of the test, such as `200 OK`, and this content.
+    /// A whole response: the test's status line, such as `200 OK`, and headers; and this content.
     Response(String, String),
-    /// These bytes, and the end of the connection.
+    /// These bytes; then the connection is closed.
     End(&'static str),
 }
 
@@ -109,7 +109,7 @@ fn converse(stream: impl Read + Write, answer: &impl Fn(HttpRequest) -> HttpAnsw
             }
             HttpAnswer::End(text) => (text.to_owned(), true),
         };
-        // At once: of several writes, the second would wait for the acknowledgement of the first. The program may have gone.
+        // At once: a second write would wait for the first one's acknowledgement. The program may have gone.
         let stream = reader.get_mut();
         let written = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
         if ends || written.is_err() {

@@ -1,4 +1,4 @@
-//! Checks of values in JSON.
+//! Checks for JSON values.
 
 use serde_json::Value;
 

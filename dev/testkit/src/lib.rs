@@ -1,19 +1,20 @@
-//! Building blocks of the workspace's tests: two ends in memory, a link that cuts bytes by a seed, a manual clock,
-//! a peer that sends arbitrary bytes, and lists of inputs that have triggered faults in other projects.
+//! Building blocks for the workspace's tests: two ends in memory, a link that cuts bytes by a seed, a manual clock, a
+//! peer that sends arbitrary bytes, and inputs that have triggered faults in other projects.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number, except for the last of these: a failure repeats.
+//! Nothing here opens a socket, reads a clock or draws a random number, except for the last of these: a failure
+//! repeats.
 //!
 //! * [`Pair`] joins two [`Machine`]s, each a whole [`SessionEnd`] or a bare [`ConnectionEnd`].
-//! * [`Probe`] puts one machine of either role against hand-made [`Frame`]s and reads the answers with a
-//!   [`Reader`] that shares no code with the machine.
+//! * [`Probe`] puts a machine in either role against hand-made [`Frame`]s and reads the answers with a [`Reader`] that
+//!   shares no code with the machine.
 //! * [`BodyReader`] reads streaming responses and Server-Sent Events.
 //! * [`RawSocket`] is a blocking WebSocket client on a transport.
 //! * [`corpora`] holds the inputs.
-//! * `TestCertificate` has settings of rustls, with the feature `tls`.
-//! * [`CountingAllocator`] counts the memory of a test.
-//! * [`RealBroker`] runs a broker with a configuration of the documentation.
+//! * `TestCertificate` has rustls settings, with the feature `tls`.
+//! * [`CountingAllocator`] counts a test's memory.
+//! * [`RealBroker`] runs a broker with a configuration from the documentation.
 //! * [`until`] and its variants wait for other threads and processes.
-//! * [`serve_http`] answers requests of a program under test.
+//! * [`serve_http`] answers requests from a program under test.
 //! * [`ServeProcess`] runs the server as a process.
 //!
 //! ```

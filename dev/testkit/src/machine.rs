@@ -14,7 +14,7 @@ use sinews_session::{
 
 use crate::Rng;
 
-/// An event of a machine.
+/// A machine's event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A whole message.
@@ -34,13 +34,13 @@ pub enum Heard {
     Ping(Vec<u8>),
     /// A pong, with the round-trip time if it answers our keepalive ping.
     Pong(Vec<u8>, Option<Duration>),
-    /// The end of the connection, with its close code if any.
+    /// The connection has ended, with this close code if any.
     Over(Option<u16>, Cause),
 }
 
 /// One end of a connection, of any implementation. Bytes go in and out; the caller sets the time.
 pub trait Machine {
-    /// The role of this end.
+    /// Returns this end's role.
     fn role(&self) -> Role;
     /// Delivers received bytes.
     fn deliver(&mut self, chunk: &mut [u8], now: Time);
@@ -50,9 +50,9 @@ pub trait Machine {
     fn is_paused(&self) -> bool;
     /// Takes the next output, at most `most` bytes.
     fn take(&mut self, most: usize, now: Time) -> Vec<u8>;
-    /// Returns the number of queued output bytes.
+    /// Returns the queued output bytes.
     fn waiting(&self) -> usize;
-    /// Returns the time of the next timeout.
+    /// Returns the next timeout.
     fn deadline(&self) -> Option<Time>;
     /// Handles a timeout.
     fn handle_timeout(&mut self, now: Time);
@@ -69,7 +69,7 @@ pub trait Machine {
 pub struct App {
     heard: Vec<Heard>,
     behaviour: Behaviour,
-    /// Number of drain events of the session.
+    /// Drain events from the session.
     pub drains: usize,
 }
 
@@ -153,11 +153,11 @@ pub struct SessionEnd {
     in_flight: Option<Box<Chain>>,
     paused: bool,
     /// Reads the next input directly into the message's buffer, if the session lends it. Every other input
-    /// does, so that both ways of receiving are tested, and the transitions between them.
+    /// does, so that both receive paths are tested, and the transitions between them.
     lends: bool,
 }
 
-/// Seed of the mask keys of all test clients.
+/// Seed for all test clients' mask keys.
 const MASK_SEED: u64 = 0x6d61_736b;
 
 fn seeded_masks() -> impl FnMut() -> [u8; 4] + Send + 'static {
@@ -214,7 +214,7 @@ impl SessionEnd {
         assert!(self.session.take_closed().is_none(), "an end is told once");
     }
 
-    /// Receives into the message's own buffer; returns the number of received bytes.
+    /// Receives into the message's own buffer; returns the received byte count.
     fn append(&mut self, chunk: &[u8], now: Time) -> usize {
         self.lends = !self.lends;
         if !self.lends || self.paused {
@@ -360,7 +360,7 @@ impl ConnectionEnd {
         &self.connection
     }
 
-    /// Returns the number of bytes that the machine has buffered for an incomplete message.
+    /// Returns how many bytes the machine has buffered for an incomplete message.
     #[must_use]
     pub const fn assembly(&self) -> &Vec<u8> {
         &self.assembly

@@ -14,7 +14,7 @@ pub struct Pair<C, S> {
     pub client: C,
     /// The server's end.
     pub server: S,
-    /// The time of both.
+    /// The time at both ends.
     pub now: Time,
     to_server: Wire,
     to_client: Wire,
@@ -69,7 +69,7 @@ impl<C: Machine, S: Machine> Pair<C, S> {
         }
     }
 
-    /// Sets the sizes of partial sends and of deliveries, in both directions.
+    /// Sets the partial-send and delivery sizes, in both directions.
     #[must_use]
     pub fn with_link(mut self, takes: Chunks, chunks: Chunks) -> Self {
         self.to_server = Wire::new(takes, chunks);

@@ -13,13 +13,13 @@ use crate::{App, Codec, ConnectionEnd, Frame, Heard, Machine, SessionEnd};
 pub struct Probe<M> {
     /// The machine under test.
     pub machine: M,
-    /// The time of both.
+    /// The time at both ends.
     pub now: Time,
     reader: Reader,
     replies: Vec<Reply>,
     /// Sent by the peer, and not yet delivered to a paused machine.
     inbox: VecDeque<Vec<u8>>,
-    /// Sizes of partial sends.
+    /// Partial-send sizes.
     takes: Chunks,
     reads: bool,
     output: Vec<u8>,
@@ -59,7 +59,7 @@ impl<M: Machine> Probe<M> {
         }
     }
 
-    /// Sets the sizes of partial sends. Default: all bytes at once.
+    /// Sets the partial-send sizes. Default: all bytes at once.
     #[must_use]
     pub const fn taking(mut self, takes: Chunks) -> Self {
         self.takes = takes;
@@ -80,7 +80,7 @@ impl<M: Machine> Probe<M> {
         self
     }
 
-    /// Returns the role of the peer.
+    /// Returns the peer's role.
     pub fn peer(&self) -> Role {
         other(self.machine.role())
     }
@@ -150,7 +150,7 @@ impl<M: Machine> Probe<M> {
         std::mem::take(&mut self.replies)
     }
 
-    /// Returns the events of the machine since the last call.
+    /// Returns the machine's events since the last call.
     pub fn take_heard(&mut self) -> Vec<Heard> {
         self.machine.take_heard()
     }
@@ -161,7 +161,7 @@ impl<M: Machine> Probe<M> {
         &self.output
     }
 
-    /// Returns the number of bytes not yet delivered to a paused machine.
+    /// Returns how many bytes are not yet delivered to a paused machine.
     #[must_use]
     pub fn undelivered(&self) -> usize {
         self.inbox.iter().map(Vec::len).sum()

@@ -36,14 +36,14 @@ pub fn signal(process: u32, name: &str) -> bool {
     kill.status().expect("the program kill").success()
 }
 
-/// A process of `sinews serve`; dropping it kills it.
+/// A `sinews serve` process; dropping it kills it.
 #[derive(Debug)]
 pub struct ServeProcess {
     /// The process.
     pub child: Child,
-    /// Standard output behind the table. It stays open, so that no write of the server meets a closed pipe.
+    /// Standard output behind the table. It stays open, so that the server never writes to a closed pipe.
     pub stdout: BufReader<ChildStdout>,
-    /// The table of addresses.
+    /// The address table.
     pub table: String,
     /// The first address.
     pub address: SocketAddr,
@@ -87,10 +87,10 @@ impl Drop for ServeProcess {
 /// Resources of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Open descriptors, and files in the tables of its rings, which are not descriptors.
+    /// Open descriptors, and files in its rings' tables, which are not descriptors.
     pub descriptors: usize,
-    /// Threads that the process started, without those of the kernel for blocking operations of a ring: idle ones stay a
-    /// while.
+    /// Threads that the process started, without the kernel's threads for a ring's blocking operations: idle ones stay
+    /// a while.
     pub threads: usize,
     /// Anonymous memory in KiB: heap and stacks, without the program's text.
     pub memory_kib: u64,
@@ -103,7 +103,7 @@ impl fmt::Display for Resources {
 }
 
 impl Resources {
-    /// Reads the resources of a process.
+    /// Reads a process's resources.
     ///
     /// # Errors
     /// The process has ended, or the system has no `/proc`.
@@ -118,7 +118,7 @@ impl Resources {
         })
     }
 
-    /// Returns the maximum of each resource.
+    /// Returns each resource's maximum.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         Self {
@@ -154,7 +154,7 @@ fn descriptors(process: &Path) -> io::Result<usize> {
     Ok(count)
 }
 
-/// Counts the files of a ring: a line for each follows their heading, with slot and path.
+/// Counts a ring's files: a line for each follows their heading, with slot and path.
 fn files_of_ring(info: &str) -> usize {
     let files = info.lines().skip_while(|line| !line.starts_with("UserFiles:")).skip(1);
     files.take_while(|line| line.starts_with(' ')).count()

@@ -7,7 +7,7 @@ use sinews_proto::Role;
 
 use crate::{Frame, Reader, Reply};
 
-/// Returns a handshake with further header lines and the key of the example in RFC 6455 section 1.3.
+/// Returns a handshake with further header lines and the example key from RFC 6455 section 1.3.
 #[must_use]
 pub fn handshake(path: &str, host: &str, lines: &str) -> String {
     format!(
@@ -36,7 +36,7 @@ pub fn read_head(stream: &mut impl Read) -> io::Result<String> {
     String::from_utf8(head).map_err(io::Error::other)
 }
 
-/// Sends a request and reads all bytes up to the end of the connection.
+/// Sends a request and reads all bytes until the connection ends.
 ///
 /// # Errors
 /// The transport fails, or the answer is not text.
@@ -54,19 +54,19 @@ pub fn last_get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 }
 
-/// A WebSocket client of a test. It answers no pings.
+/// A test's WebSocket client. It answers no pings.
 #[derive(Debug)]
 pub struct RawSocket<S> {
     /// The transport. Bytes that were read from it may wait as replies.
     pub stream: S,
-    /// The head of the server's answer.
+    /// The server's response head.
     pub head: String,
     reader: Reader,
     replies: VecDeque<Reply>,
 }
 
 impl<S: Read + Write> RawSocket<S> {
-    /// Sends a [`handshake`] and reads its answer. The inner error is the head of a rejection.
+    /// Sends a [`handshake`] and reads its answer. The inner error is a rejection's head.
     ///
     /// # Errors
     /// The transport fails.
@@ -99,7 +99,7 @@ impl<S: Read + Write> RawSocket<S> {
         self.stream.write_all(&frame.encode(Role::Client))
     }
 
-    /// Returns the next reply of the server, or `None` at the end.
+    /// Returns the server's next reply, or `None` at the end.
     ///
     /// # Errors
     /// The transport fails, or the server violates the protocol.

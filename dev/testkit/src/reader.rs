@@ -1,4 +1,4 @@
-//! A strict reader of a machine's output, without any code of the machine.
+//! A strict reader of a machine's output, without any code from the machine.
 
 use sinews_proto::{Kind, Role};
 
@@ -98,7 +98,7 @@ fn first_frame(bytes: &[u8]) -> Option<(RawFrame, usize)> {
     Some((RawFrame { fin, rsv, opcode, key, payload, minimal }, end))
 }
 
-/// Reads the output of a machine in one role, and validates it against RFC 6455 and RFC 7692.
+/// Reads a machine's output in one role, and validates it against RFC 6455 and RFC 7692.
 #[derive(Debug)]
 pub struct Reader {
     from: Role,
@@ -108,7 +108,7 @@ pub struct Reader {
     closed: bool,
 }
 
-/// Maximum size of a message.
+/// Maximum message size.
 const MESSAGE_MAX: usize = 64 << 20;
 
 impl Reader {
@@ -121,7 +121,7 @@ impl Reader {
     /// Parses further bytes.
     ///
     /// # Errors
-    /// The protocol violation of the sender.
+    /// The sender's protocol violation.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Vec<Reply>, String> {
         if self.closed && !bytes.is_empty() {
             return Err(format!("{} bytes behind the Close", bytes.len()));

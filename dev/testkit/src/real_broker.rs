@@ -1,4 +1,4 @@
-//! Real brokers, with configurations of the documentation.
+//! Real brokers, with configurations from the documentation.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -53,7 +53,7 @@ impl Drop for RealBroker {
     }
 }
 
-/// The first code block of a page that has a text, with the password of [`RealBroker`].
+/// Returns a page's first code block that contains a text, with [`RealBroker`]'s password.
 ///
 /// # Panics
 /// If there is none.
@@ -65,7 +65,8 @@ pub fn documented(page: &str, text: &str) -> String {
     content.replace("PASSWORD", "secret")
 }
 
-/// Defines a test for each line `name => call`. With `ignore` and a reason, the tests run on request only, such as tests of a broker.
+/// Defines a test for each line `name => call`. With `ignore` and a reason, the tests run on request only, such as
+/// broker tests.
 #[macro_export]
 macro_rules! tests {
     ($($(#[$attribute:meta])* $name:ident => $call:expr;)*) => {$(

@@ -1,4 +1,4 @@
-//! A self-signed certificate, and settings of rustls that use it.
+//! A self-signed certificate, and rustls settings that use it.
 
 use std::sync::Arc;
 
@@ -56,13 +56,13 @@ impl TestCertificate {
         roots([self.der()])
     }
 
-    /// Returns settings of a server with this certificate.
+    /// Returns server settings with this certificate.
     #[must_use]
     pub fn server_config(&self) -> ServerConfig {
         server_config(self.der(), self.key())
     }
 
-    /// Returns settings of a client that trusts this certificate alone.
+    /// Returns client settings that trust only this certificate.
     #[must_use]
     pub fn client_config(&self) -> ClientConfig {
         trusting([self.der()])
@@ -75,7 +75,7 @@ impl Default for TestCertificate {
     }
 }
 
-/// Returns settings of a server with a certificate.
+/// Returns server settings with a certificate.
 ///
 /// # Panics
 /// The key is not that of the certificate.
@@ -86,7 +86,7 @@ pub fn server_config(certificate: CertificateDer<'static>, key: PrivateKeyDer<'s
     config.with_no_client_auth().with_single_cert(vec![certificate], key).expect("a matching key")
 }
 
-/// Returns settings of a client that trusts these certificates.
+/// Returns client settings that trust these certificates.
 ///
 /// # Panics
 /// The bytes are no certificate.
@@ -95,7 +95,7 @@ pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>)
     trusting_roots(roots(certificates))
 }
 
-/// Returns settings of a client with these roots.
+/// Returns client settings with these roots.
 #[must_use]
 pub fn trusting_roots(roots: RootCertStore) -> ClientConfig {
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()));

@@ -1,4 +1,4 @@
-//! Compares the public API of the library with the lists in the repository, so that every change is reviewed.
+//! Compares the library's public API with the lists in the repository, so that every change is reviewed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,7 +25,7 @@ pub(crate) struct Options {
     bless: bool,
 }
 
-/// The output of rustdoc for a crate.
+/// Rustdoc's output for a crate.
 struct Api {
     /// Format version of rustdoc's output; another version may name the same item differently.
     format: u64,

@@ -1,4 +1,4 @@
-//! The backends of the server, which must all pass every check; and their availability on this machine.
+//! The server's backends, which must all pass every check; and their availability on this machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,10 +11,10 @@ use crate::process;
 
 /// Time limit for a server that starts. It needs milliseconds; a loaded machine more, and may stall.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// The end of the text that a server prints once its backend works.
+/// The end of the server's output once its backend works.
 const READY: &str = "Ctrl-C stops.";
 
-/// The event backend of the sockets.
+/// The sockets' event backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     Poll,
@@ -55,8 +55,7 @@ impl Choice {
         }
     }
 
-    /// Asks the program which of the chosen backends work here. A failure to start for another reason is an
-    /// error.
+    /// Asks the program which chosen backends work here. A failure to start for another reason is an error.
     pub(crate) fn permitted(self, binary: &Path) -> Result<Permitted, String> {
         let chosen: &[Backend] = match self {
             Self::Poll => &[Backend::Poll],

@@ -32,8 +32,8 @@ const WITH_BACKEND: [(&str, &str); 7] = [
 ];
 /// Of these, the binaries that test the backends themselves: they run on both with each change.
 const ON_EACH: [(&str, &str); 2] = [("engine", "loopback"), ("server", "loopback")];
-/// Tests that bound latencies run when nothing else does: package, target, and the beginning of the tests' names. The other
-/// tests of the target run beside others.
+/// Tests that bound latencies run when nothing else does: package, target, and the tests' name prefix. The target's
+/// other tests run in parallel.
 const ALONE: [(&str, &str, &str); 2] = [("cli", "first_byte", ""), ("hub", "memory", "unread_answers::")];
 /// The longest binaries start first, in this order: at the end, each core has work. The rest follows in cargo's order.
 const LONGEST: [(&str, &str); 7] = [
@@ -55,17 +55,17 @@ pub(crate) const COMPILE: &str = "compile";
 pub(crate) const STEP: &str = "tests";
 /// The step that runs tests on the backend on which [`STEP`] has not run them.
 pub(crate) const SECOND: &str = "second";
-/// How many of the slowest runs are printed.
+/// Number of slowest runs to print.
 const SLOWEST: usize = 10;
 
 /// The test binaries, once this process has compiled them.
 static BUILT: OnceLock<Result<Vec<Binary>, String>> = OnceLock::new();
-/// Features of the program under checks, beyond its defaults.
+/// The checked program's features beyond its defaults.
 pub(crate) const CHECKED_FEATURES: &str = "sinews-cli/http3";
 /// Tells the tasks that this process starts that the debug programs belong to the present sources.
 pub(crate) const BUILT_VARIABLE: &str = "XTASK_BUILT";
 
-/// Whether the debug programs of the workspace need no further build.
+/// Whether the workspace's debug programs need no further build.
 pub(crate) fn are_built() -> bool {
     BUILT.get().is_some_and(Result::is_ok) || env::var_os(BUILT_VARIABLE).is_some()
 }
@@ -73,9 +73,9 @@ pub(crate) fn are_built() -> bool {
 /// A compiled test binary.
 #[derive(Clone, Debug, PartialEq)]
 struct Binary {
-    /// Folder of its package, from which it runs.
+    /// Its package's folder, from which it runs.
     directory: PathBuf,
-    /// Cargo's name of the target.
+    /// Cargo's target name.
     target: String,
     path: PathBuf,
 }
@@ -86,7 +86,7 @@ struct Job {
     binary: Binary,
     backend: Backend,
     log: PathBuf,
-    /// Which of its tests run. Empty: all.
+    /// The tests to run. Empty: all.
     filter: Vec<&'static str>,
 }
 
@@ -97,7 +97,7 @@ struct Ran {
     duration: Duration,
 }
 
-/// Compiles all targets of the workspace, with every feature of the library and the lints of Clippy.
+/// Compiles all workspace targets, with every library feature and Clippy's lints.
 pub(crate) fn compile(log: &Path, _: Choice) -> Outcome {
     build(log).map(|_| Count::PASSED)
 }
@@ -147,7 +147,7 @@ impl Run {
     }
 }
 
-/// The runs of the jobs. A job of which some tests run alone has two.
+/// Returns the jobs' runs. A job with tests that run alone has two.
 fn runs(jobs: Vec<Job>) -> impl Iterator<Item = Run> {
     jobs.into_iter().flat_map(|job| {
         let alone = ALONE.iter().find(|(package, target, _)| is_target(&job.binary, package, target));
@@ -165,7 +165,7 @@ fn runs(jobs: Vec<Job>) -> impl Iterator<Item = Run> {
 
 /// Carries out the runs in their order, and those that run alone at the end.
 fn run_all(runs: impl Iterator<Item = Run>, logs: &Path) -> Vec<Ran> {
-    // A log of a test that no longer exists would mislead.
+    // The log from a deleted test would mislead.
     let _ = fs::remove_dir_all(logs);
     let (alone, beside) = runs.partition(|run| matches!(run, Run::Alone(_)));
     let mut ran = process::run_beside(beside, AT_A_TIME, Run::run);
@@ -173,7 +173,7 @@ fn run_all(runs: impl Iterator<Item = Run>, logs: &Path) -> Vec<Ran> {
     ran
 }
 
-/// Cargo's arguments for the one debug build of the workspace, whose features are those of all packages together.
+/// Returns cargo's arguments for the workspace's one debug build, which has the features of all packages together.
 pub(crate) fn selection() -> Result<Vec<String>, String> {
     let features = format!("{},{}", crate::features::of_workspace()?, CHECKED_FEATURES);
     let selected = ["--workspace", "--exclude", "sinews-fuzz", "--exclude", "sinews-benches", "--features"];
@@ -220,7 +220,7 @@ fn build_now(log: &Path) -> Result<Vec<Binary>, String> {
     Ok(text.lines().filter_map(parse).collect())
 }
 
-/// The test binary that a line of cargo's messages names.
+/// Returns the test binary that a message line from cargo names.
 fn parse(line: &str) -> Option<Binary> {
     let message: Value = serde_json::from_str(line).ok()?;
     let is_artifact = message["reason"] == "compiler-artifact";
@@ -240,8 +240,8 @@ fn is_target(binary: &Binary, package: &str, target: &str) -> bool {
     binary.directory.ends_with(package) && binary.target == target
 }
 
-/// The backends of each binary: all for tests of the backends, the last, which is preferred, for binaries that know backends.
-/// Binaries that know no backend run once.
+/// Returns each binary's backends: all for backend tests, the last, which is preferred, for binaries that know
+/// backends. Binaries that know no backend run once.
 fn jobs(binaries: Vec<Binary>, backends: &[Backend], logs: &Path) -> Vec<Job> {
     let mut jobs = Vec::new();
     for binary in binaries {
@@ -298,7 +298,7 @@ fn failed(log: &Path) -> Ran {
     Ran { log: log.to_owned(), count: Count::FAILED, duration: Duration::ZERO }
 }
 
-/// Prints where the time went, puts the output of failures into the step's log, and counts the tests.
+/// Prints where the time went, puts the failures' output into the step's log, and counts the tests.
 fn report(ran: &mut [Ran], log: &Path) -> Count {
     ran.sort_by_key(|ran| std::cmp::Reverse(ran.duration));
     for Ran { log, duration, .. } in ran.iter().take(SLOWEST) {

@@ -1,10 +1,10 @@
-//! Counts of passed, failed and skipped checks, and their text form.
+//! Passed, failed and skipped check counts, and their text form.
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
 
-/// Written as `N passed, M failed, K skipped`, the last line of every task.
+/// Written as `N passed, M failed, K skipped`, every task's last line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) passed: u64,
@@ -34,8 +34,8 @@ impl Count {
         Self::FAILED
     }
 
-    /// Finds `N passed`, `M failed`, `K skipped` or `K ignored` in one line of text, in any order,
-    /// so that both our own last lines and cargo's `test result:` lines are understood.
+    /// Finds `N passed`, `M failed`, `K skipped` or `K ignored` in a text line, in any order, so that both our own last
+    /// lines and cargo's `test result:` lines are understood.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(|c: char| c == ';' || c == ',' || c.is_whitespace()).collect();
         let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
@@ -46,7 +46,7 @@ impl Count {
         Some(Self { passed, failed, skipped: before(&["skipped", "ignored"]).unwrap_or(0) })
     }
 
-    /// Sums the results of each test binary and each crate's doc tests in the output of cargo.
+    /// Sums the results of each test binary and each crate's doc tests in cargo's output.
     pub(crate) fn parse_cargo_test(log: &str) -> Self {
         log.lines().filter(|line| line.starts_with("test result:")).filter_map(Self::parse).sum()
     }

@@ -1,11 +1,11 @@
-//! The features of the library that can be built here.
+//! The library features that can be built here.
 
 use std::env;
 use std::process::Command;
 
 use crate::process;
 
-/// The crate of the features.
+/// The crate that has the features.
 const LIBRARY: &str = "sinews";
 
 /// The only feature with a system dependency.
@@ -14,7 +14,7 @@ pub(crate) const NATIVE_TLS: &str = "native-tls";
 /// How to install it.
 const NO_OPENSSL: &str = "native-tls: no headers of OpenSSL (apt-get install libssl-dev pkg-config)";
 
-/// Returns the reason if not all features of the library can be built here.
+/// Returns the reason if some library features cannot be built here.
 pub(crate) fn lacking() -> Option<&'static str> {
     let has_own = !cfg!(target_os = "linux") || env::var_os("OPENSSL_DIR").is_some();
     let is_found =
@@ -22,7 +22,7 @@ pub(crate) fn lacking() -> Option<&'static str> {
     (!has_own && !is_found()).then_some(NO_OPENSSL)
 }
 
-/// Returns arguments for all of the library's features that can be built here.
+/// Returns arguments for all library features that can be built here.
 pub(crate) fn all() -> Result<Vec<String>, String> {
     if lacking().is_none() {
         return Ok(vec!["--all-features".to_owned()]);
@@ -31,13 +31,13 @@ pub(crate) fn all() -> Result<Vec<String>, String> {
     Ok(vec!["--no-default-features".to_owned(), "--features".to_owned(), names])
 }
 
-/// Returns the same features in the form of `--features` for the whole workspace.
+/// Returns the same features as `--features` for the whole workspace.
 pub(crate) fn of_workspace() -> Result<String, String> {
     let names = buildable()?.into_iter().map(|name| format!("{LIBRARY}/{name}"));
     Ok(names.collect::<Vec<_>>().join(","))
 }
 
-/// The features of the manifest except `default`, which is only a choice.
+/// Returns the manifest's features except `default`, which is only a choice.
 fn buildable() -> Result<Vec<String>, String> {
     let lacks = lacking().is_some();
     let packages = process::packages()?;

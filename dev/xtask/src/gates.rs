@@ -1,4 +1,4 @@
-//! Steps that are commands of cargo. `dev/tasks/gates.py` has those that need more than the toolchain.
+//! Steps that are cargo commands. `dev/tasks/gates.py` has those that need more than the toolchain.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::features;
 use crate::process;
 use crate::steps::{self, counted, single};
 
-/// The profile of programs under checks of speed and memory.
+/// The profile for programs whose speed and memory are checked.
 const CHECKS_PROFILE: &str = "checks";
 /// For each target under cargo-fuzz: enough to see that it runs. Looking for faults takes longer.
 const FUZZ_SECONDS: &str = "-max_total_time=10";
@@ -41,7 +41,7 @@ pub(crate) fn no_std(log: &Path, _: Choice) -> Outcome {
     Ok(count + single(&mut program, &log.with_file_name("no_std-program.log"))?)
 }
 
-/// The command of the README, with the profile and the features that the other steps need: it names no program.
+/// Runs the README's command, with the profile and the features that the other steps need: it names no program.
 pub(crate) fn build(log: &Path, _: Choice) -> Outcome {
     let profile = ["--profile", CHECKS_PROFILE, "--features", binaries::CHECKED_FEATURES];
     let program = single(process::cargo().arg("run").args(profile).args(["--", "--version"]), log)?;
@@ -82,7 +82,7 @@ pub(crate) fn fuzz(log: &Path, _: Choice) -> Outcome {
     Ok(count)
 }
 
-/// Clients of the Pusher protocol that connect again at once, in full number: each change is tested with fewer.
+/// Tests Pusher clients that connect again at once, in full number: each change is tested with fewer.
 pub(crate) fn reconnects(log: &Path, backend: Choice) -> Outcome {
     const TEST: &str = "pusher_5_8_clients_that_connect_again_at_once_are_served_and_miss_nothing";
     let permitted = backend.permitted(&binaries::build_debug()?)?;
@@ -93,7 +93,7 @@ pub(crate) fn reconnects(log: &Path, backend: Choice) -> Outcome {
         command.env("SINEWS_TEST_BACKEND", backend.name()).env("SINEWS_TEST_RECONNECTS", "10000");
         let own = log.with_file_name(format!("reconnects-{}.log", backend.name()));
         let found = counted(&mut command, &own, Count::parse_cargo_test);
-        // The step's log has the output of all runs.
+        // The step's log has every run's output.
         process::write(log, process::read(log) + &process::read(&own))?;
         count = count + found?;
     }

@@ -14,40 +14,39 @@ use serde_json::Value;
 
 use crate::times::{self, Spent};
 
-/// Poll interval for a running program. Short compared with any program's run time, long compared with the
-/// cost of a poll.
+/// Poll interval for a running program. Short compared with any program's run time, long compared with a poll's cost.
 pub(crate) const POLL_EVERY: Duration = Duration::from_millis(10);
-/// Time limit of any one command. The longest, the programs of other projects on both backends, need nine minutes on two
-/// cores beside other steps; a hanging command is killed at this limit.
+/// Time limit for any command. The longest, other projects' programs on both backends, need nine minutes on two cores
+/// beside other steps; a hanging command is killed at this limit.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(40 * 60);
-/// Unit of process times in Linux, on every architecture we run on.
+/// Unit for process times in Linux, on every architecture we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Number of lines printed of a failed program's output.
+/// Lines printed from a failed program's output.
 pub(crate) const TAIL_LINES: usize = 40;
 
-/// The root of the repository: two levels above this package.
+/// Returns the repository's root: two levels above this package.
 pub(crate) fn root() -> PathBuf {
     let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let here = PathBuf::from(here);
     here.ancestors().nth(2).map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
-/// The target directory of cargo.
+/// Returns cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-/// The log of this name.
+/// Returns the log with this name.
 pub(crate) fn log(name: &str) -> PathBuf {
     target().join("xtask").join(format!("{name}.log"))
 }
 
-/// Names the path in the text of an error.
+/// Names the path in an error's text.
 pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// The text of a file; empty if it cannot be read.
+/// Returns a file's text; empty if it cannot be read.
 pub(crate) fn read(path: &Path) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
@@ -60,13 +59,13 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), String> {
     fs::create_dir_all(path).map_err(at(path))
 }
 
-/// The answer of git in this repository, without the end of its last line.
+/// Returns git's answer in this repository, without its last newline.
 pub(crate) fn git(arguments: &[&str]) -> Option<String> {
     let output = output_of(Command::new("git").current_dir(root()).args(arguments))?;
     Some(output.trim_end().to_owned())
 }
 
-/// The packages of the workspace, in cargo's description.
+/// Returns the workspace's packages, in cargo's description.
 pub(crate) fn packages() -> Result<Vec<Value>, String> {
     let text = output_of(cargo().args(["metadata", "--no-deps", "--format-version", "1"]));
     let mut metadata: Value =
@@ -82,11 +81,11 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// The compiler with the lints of Clippy.
+/// The compiler with Clippy's lints.
 const LINTING_COMPILER: &str = "clippy-driver";
 
-/// Cargo with Clippy's driver as the compiler of the workspace, so that each package is compiled once for lints and for
-/// tests. All debug builds of the tests use it: another compiler would mean another build. [`warnings`] finds what it
+/// Returns cargo with Clippy's driver as the workspace's compiler, so that each package is compiled once for lints and
+/// for tests. All debug builds for tests use it: another compiler would mean another build. [`warnings`] finds what it
 /// reports.
 ///
 /// # Errors
@@ -100,14 +99,15 @@ pub(crate) fn linting_cargo() -> Result<Command, String> {
     Ok(command)
 }
 
-/// The summaries of warnings in the output of cargo. Cargo repeats the warnings of packages that it does not compile again.
+/// Returns the warning summaries in cargo's output. Cargo repeats the warnings for packages that it does not compile
+/// again.
 pub(crate) fn warnings(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|line| line.starts_with("warning: ") && line.contains(" generated "))
 }
 
 /// Removes the variables by which `cargo run` describes this package to this program. Build scripts of
-/// dependencies watch variables of these names, and their packages would be compiled anew each time that
-/// cargo runs from here and then from a shell.
+/// dependencies watch variables with these names, and their packages would be compiled anew each time that cargo runs
+/// from here and then from a shell.
 pub(crate) fn remove_package_variables(command: &mut Command) {
     let describes = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in env::vars_os() {
@@ -126,7 +126,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(name)).find(|candidate| candidate.is_file())
 }
 
-/// The end of a program.
+/// A program's end.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The program exited by itself.
@@ -177,7 +177,7 @@ pub(crate) fn output_of(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Waits for the end of the program. Returns also its processor time, if the system tells.
+/// Waits for the program's end. Returns also its processor time, if the system tells.
 fn wait(mut child: Child, limit: Duration) -> io::Result<(End, Option<f64>)> {
     let deadline = Instant::now() + limit;
     loop {
@@ -199,7 +199,7 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<(End, Option<f64>)> {
     }
 }
 
-/// Does the work for each item of the list, in its order, and some at a time.
+/// Does the work for each item, in list order, and some at a time.
 pub(crate) fn run_beside<T: Send, R: Send>(
     items: Vec<T>,
     at_a_time: usize,
@@ -240,8 +240,8 @@ impl Stat {
     }
 }
 
-/// Kills all descendants of the process. A program past its limit is often a cargo with a hanging test
-/// binary: killing cargo alone would leave the test running.
+/// Kills all descendants of the process. A program past its limit is often a cargo with a hanging test binary: killing
+/// cargo alone would leave the test running.
 fn kill_descendants(ancestor: u32) {
     let family = descendants(ancestor, &parents());
     if !family.is_empty() {
@@ -268,7 +268,7 @@ fn descendants(ancestor: u32, parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     family.split_off(1)
 }
 
-/// Returns the last lines of a file; empty if it cannot be read.
+/// Returns a file's last lines; empty if it cannot be read.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = read(path);
     let all: Vec<&str> = text.lines().collect();

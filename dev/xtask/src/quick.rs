@@ -1,5 +1,5 @@
-//! `cargo xtask quick`: the inner loop. Format and rules of the repository; lints and unit tests of the packages whose files
-//! changed. Clippy compiles the unit tests in the place of rustc, so that a package is compiled once for both.
+//! `cargo xtask quick`: the inner loop. Format and rules for the repository; lints and unit tests for the packages
+//! whose files changed. Clippy, not rustc, compiles the unit tests, so that a package is compiled once for both.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     package: Vec<String>,
 }
 
-/// A package of the workspace.
+/// A workspace package.
 #[derive(Debug, PartialEq)]
 struct Package {
     name: String,
@@ -72,10 +72,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
     })
 }
 
-/// Lints of targets other than libraries and programs. These tests run in `cargo xtask test`.
+/// Lints for targets other than libraries and programs. These tests run in `cargo xtask test`.
 const CLIPPY: &[&str] = &["clippy", "--tests", "--examples", "--benches"];
 
-/// Names of the packages that fulfill a condition.
+/// Returns the names of the packages that fulfill a condition.
 fn names<'a>(packages: &[&'a Package], condition: impl Fn(&Package) -> bool) -> Vec<&'a str> {
     packages.iter().filter(|package| condition(package)).map(|package| package.name.as_str()).collect()
 }
@@ -92,8 +92,8 @@ fn timed(name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// A command of cargo for these packages: its tests count, or the command itself where it has none. Warnings of tests fail, which
-/// Clippy compiles.
+/// Runs a cargo command for these packages: its tests count, or the command itself where it has none. Warnings fail in
+/// tests, which Clippy compiles.
 fn cargo(name: &str, arguments: &[&str], packages: &[&str]) -> Outcome {
     let log = process::log(&format!("quick-{name}"));
     let is_test = arguments[0] == "test";

@@ -1,4 +1,4 @@
-//! Which of the long steps a run of limited time takes: first changed steps, and steps that have not passed for long.
+//! Which long steps a run with limited time takes: first changed steps, and steps that have not passed for long.
 //!
 //! `dev/xtask/passed.tsv` records when each step last passed. `cargo xtask test --record` writes it.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::process::{self, at, git};
 
-/// The recorded passes, from the root of the repository.
+/// The recorded passes, from the repository's root.
 pub(crate) const FILE: &str = "dev/xtask/passed.tsv";
 const HEAD: &str = "# When each step last passed: step, commit, date, seconds. `cargo xtask test --all --record` writes it, in a fresh\n\
                     # clone. `-`: no pass is recorded, the seconds are an estimate for a slow machine.\n";
@@ -18,12 +18,12 @@ const UNKNOWN: &str = "-";
 
 /// A step comes first once the main branch has this many commits since it passed: about a day's.
 const STALE_COMMITS: u64 = 20;
-/// Time of a step that is not recorded.
+/// Time for a step that is not recorded.
 const USUAL_SECONDS: f64 = 300.0;
 /// Limits for the measured slowness: a run that compiled nothing, or stalled, says little about other steps.
 const SLOWNESS: [f64; 2] = [0.5, 3.0];
 
-/// The last pass of a step.
+/// A step's last pass.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pass {
     /// `None` until a pass is recorded.
@@ -86,19 +86,19 @@ impl Passes {
         process::write(&process::root().join(FILE), self.write())
     }
 
-    /// How much slower this machine is than the recorded one, by the duration of a step here.
+    /// How much slower this machine is than the recorded one, by a step's duration here.
     pub(crate) fn slowness(&self, step: &str, duration: Duration) -> f64 {
         let [low, high] = SLOWNESS;
         self.0.get(step).map_or(1.0, |pass| (duration.as_secs_f64() / pass.seconds).clamp(low, high))
     }
 
-    /// The expected duration of a step.
+    /// Returns a step's expected duration.
     pub(crate) fn estimate(&self, step: &str, slowness: f64) -> Duration {
         let seconds = self.0.get(step).map_or(USUAL_SECONDS, |pass| pass.seconds);
         Duration::try_from_secs_f64(seconds * slowness).unwrap_or_default()
     }
 
-    /// The steps, each with the paths of its code, in the order in which they run, by the history of the repository.
+    /// The steps, each with its code's paths, in the order in which they run, by the repository's history.
     pub(crate) fn order<'a>(&self, steps: impl Iterator<Item = (&'static str, &'a [&'a str])>) -> Vec<Due> {
         let due = steps.map(|(step, paths)| {
             let commit = self.0.get(step).and_then(|pass| pass.commit.as_deref());
@@ -129,9 +129,9 @@ pub(crate) fn is_committed() -> Result<(), String> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Due {
     pub(crate) step: &'static str,
-    /// Commits of the main branch since the step passed; `None` if no pass is recorded, or not in this clone.
+    /// Commits on the main branch since the step passed; `None` if no pass is recorded, or not in this clone.
     since: Option<u64>,
-    /// A file of the step's code that has changed since.
+    /// A file in the step's code that has changed since.
     changed: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Tasks that are scripts of `dev/tasks`. They get the arguments, and print their counts in the last line.
+//! Tasks that are scripts in `dev/tasks`. They get the arguments, and print their counts in the last line.
 
 use std::env;
 use std::ffi::OsString;
@@ -20,20 +20,20 @@ pub(crate) struct Options {
     arguments: Vec<OsString>,
 }
 
-/// Runs the script of this name, with further arguments before those of the task.
+/// Runs the script with this name, with further arguments before the task's arguments.
 pub(crate) fn run(name: &str, further: &[&str]) -> Outcome {
     // Clap would remove a `--` before the first argument.
     let own = env::args_os().skip(2);
     call(name, &further.iter().map(OsString::from).chain(own).collect::<Vec<_>>())
 }
 
-/// The library in each choice of the features that can be built here.
+/// Builds the library in each choice of features that can be built here.
 pub(crate) fn features() -> Outcome {
     let without = features::lacking().map(|_| format!("--without={}", features::NATIVE_TLS));
     Ok(run("features", &without.iter().map(String::as_str).collect::<Vec<_>>())? + skipped_features())
 }
 
-/// The oldest versions of the library's dependencies, with the features that can be built here.
+/// Checks the oldest versions of the library's dependencies, with the features that can be built here.
 pub(crate) fn floors() -> Outcome {
     let arguments = features::all()?;
     Ok(run("floors", &arguments.iter().map(String::as_str).collect::<Vec<_>>())? + skipped_features())

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the checks of each change; with `--all`, every check of the repository.
+//! `cargo xtask test`: the checks for each change; with `--all`, every check in the repository.
 
 use std::env;
 use std::fs;
@@ -41,25 +41,25 @@ impl Lane {
         matches!(self, Self::Long | Self::LongWaits)
     }
 
-    /// Whether the other steps of the same part run beside the step.
+    /// Whether the other steps in the same part run beside the step.
     const fn is_beside(self) -> bool {
         matches!(self, Self::Compile | Self::LongWaits)
     }
 
-    /// Whether the step needs the compilation: beside each other, such steps would compile parts of it twice.
+    /// Whether the step needs the compilation: beside each other, such steps would compile parts twice.
     const fn needs_compile(self) -> bool {
         matches!(self, Self::Test)
     }
 }
 
-/// The action of a step.
+/// A step's action.
 #[derive(Clone, Copy)]
 enum Run {
-    /// A task of this program.
+    /// A task in this program.
     Task(&'static [&'static str]),
     /// A task on the chosen backends.
     OnBackend(&'static [&'static str]),
-    /// A task with the server of the tests' build, on the backend that this server chooses.
+    /// A task with the server from the tests' build, on the backend that this server chooses.
     OnTestsBuild(&'static [&'static str]),
     /// A function that writes to the log, and runs servers on the chosen backends.
     Own(fn(&Path, Choice) -> Outcome),
@@ -70,7 +70,7 @@ struct Step {
     name: &'static str,
     lane: Lane,
     run: Run,
-    /// The code of a long step: its program, its inputs, its task. The product's code belongs to all, and is not listed.
+    /// A long step's code: its program, its inputs, its task. The product's code belongs to all, and is not listed.
     paths: &'static [&'static str],
 }
 
@@ -85,7 +85,7 @@ const STEPS: [Step; 29] = [
     step("tidy", Lane::Text, Run::Task(&["tidy"]), &[]),
     step(binaries::COMPILE, Lane::Compile, Run::Own(binaries::compile), &[]),
     step(binaries::STEP, Lane::Test, Run::Own(binaries::run), &[]),
-    // They install programs of other projects first: minutes on a fresh machine.
+    // They install other projects' programs first: minutes on a fresh machine.
     step("autobahn", Lane::LongWaits, Run::OnTestsBuild(&["conformance", "--target", "serve"]),
         &["crates/proto", "crates/session", "crates/simd", "dev/autobahn"]),
     step("pages", Lane::LongWaits, Run::OnTestsBuild(&["browser", "--only", "chat"]),
@@ -170,11 +170,11 @@ impl Options {
     }
 }
 
-/// How the steps of one run are carried out.
+/// How a run's steps are carried out.
 #[derive(Clone, Copy)]
 struct Schedule<'a> {
     backend: Choice,
-    /// The end of the time for steps, with the recorded time of each step.
+    /// When the time for steps ends, with each step's recorded time.
     limit: Option<Limit<'a>>,
 }
 
@@ -281,7 +281,7 @@ fn carry_out(step: &Step, schedule: Schedule<'_>) -> (Row, String) {
         return ((name, Count::SKIPPED, Duration::ZERO), why);
     }
     let log = process::log(name);
-    // A log of an earlier run must not be continued.
+    // An earlier run's log must not be continued.
     let _ = fs::remove_file(&log);
     times::enter(Some(name));
     let started = Instant::now();
@@ -319,7 +319,7 @@ fn on_tests_build(arguments: &[&str], log: &Path, choice: Choice) -> Outcome {
 
 /// The runs that the step "autobahn" leaves.
 fn conformance(log: &Path, backend: Choice) -> Outcome {
-    // Compression is that of the server's runs: the other transports show their faults with the first messages.
+    // Compression is the same as in the server's runs: the other transports show their faults with the first messages.
     let few = ["conformance", "--count", "5", "--target", "http,tls,http2,http3,tokio,axum,compio"];
     let count = task(&[&few[..], &["--backend", backend.name()]].concat(), log)?;
     if backend == Choice::Uring {
@@ -334,7 +334,7 @@ pub(crate) fn single(command: &mut Command, log: &Path) -> Outcome {
     counted(command, log, |_| Count::PASSED)
 }
 
-/// A task of this program, as a process of its own so that its output goes to the log.
+/// Runs a task in this program, in its own process so that its output goes to the log.
 fn task(arguments: &[&str], log: &Path) -> Outcome {
     let mut command = Command::new(own_program()?);
     command.args(arguments).current_dir(process::root());
@@ -347,8 +347,8 @@ fn task(arguments: &[&str], log: &Path) -> Outcome {
     counted(&mut command, log, |text| Count::parse_last(text).unwrap_or_default())
 }
 
-/// This program's path. It is asked for before the tests are compiled: this program is one of theirs, and is replaced with
-/// an equal one.
+/// This program's path. It is asked for before the tests are compiled: their build replaces this program with an equal
+/// one.
 fn own_program() -> Result<&'static Path, String> {
     static OWN: OnceLock<io::Result<PathBuf>> = OnceLock::new();
     let own = OWN.get_or_init(env::current_exe).as_ref();
@@ -380,7 +380,8 @@ pub(crate) fn skip(log: &Path, why: &str) -> Count {
     Count::SKIPPED
 }
 
-/// The output of failed tests; of a log of checks, the failed checks, or the output of the only one; of another log, its end.
+/// Returns the failed tests' output; from a check log, the failed checks, or the only check's output; from another log,
+/// its end.
 fn what_failed(log: &str) -> Vec<&str> {
     let lines: Vec<_> = log.lines().collect();
     let checks = lines.iter().filter(|line| line.trim_start().starts_with("FAIL "));

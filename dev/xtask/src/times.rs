@@ -23,7 +23,7 @@ thread_local! {
     static STEP: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Wall time and processor time of a step or a command.
+/// A step's or command's wall time and processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
     pub(crate) wall: Duration,
@@ -38,7 +38,7 @@ pub(crate) fn begin() {
     warn(folder.and_then(|()| fs::write(&file, HEAD)));
 }
 
-/// Names the step of all commands that this thread runs from now on. `None`: its commands are not recorded.
+/// Names the step for all commands that this thread runs from now on. `None`: its commands are not recorded.
 pub(crate) fn enter(step: Option<&str>) {
     STEP.with_borrow_mut(|entered| *entered = step.map(str::to_owned));
 }
@@ -48,11 +48,11 @@ pub(crate) fn step() -> Option<String> {
     STEP.with_borrow(Clone::clone).or_else(|| env::var(STEP_VARIABLE).ok())
 }
 
-/// Records a command that has ended, by the name of its log; and the compilation in it, if it is one of cargo.
+/// Records a command that has ended, by its log's name; and the compilation in it, if it is a cargo command.
 pub(crate) fn record_command(command: &Command, log: &Path, spent: Spent) {
     let Some(step) = step() else { return };
     let program = Path::new(command.get_program()).file_stem().unwrap_or_default();
-    // A task of this program records its own commands.
+    // A task in this program records its own commands.
     if program == "xtask" || spent.wall < SHORTEST {
         return;
     }
@@ -66,7 +66,7 @@ pub(crate) fn record_command(command: &Command, log: &Path, spent: Spent) {
 
 /// Adds a line.
 pub(crate) fn record(step: &str, what: &str, spent: Spent) {
-    // Steps of unit tests do not belong to the run.
+    // Unit tests' steps do not belong to the run.
     if cfg!(test) {
         return;
     }
@@ -96,7 +96,7 @@ fn longest(text: &str) -> Vec<[&str; 4]> {
     lines
 }
 
-/// Stands for all of a step.
+/// Stands for a whole step.
 pub(crate) const WHOLE_STEP: &str = "step";
 
 /// The time that cargo names when it has compiled: `Finished … target(s) in 1m 02s`.

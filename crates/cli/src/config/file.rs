@@ -23,9 +23,9 @@ pub(crate) struct ConfigFile {
 pub(crate) struct FileSection {
     /// Its name in the schema.
     pub(crate) table: &'static str,
-    /// The name that distinguishes it; of an element of a list, its number from 1.
+    /// The name that distinguishes it; for a list element, its number from 1.
     pub(crate) name: String,
-    /// Position of the name, for errors.
+    /// The name's position, for errors.
     pub(crate) location: String,
     /// Its keys, with the names in the schema.
     pub(crate) file: ConfigFile,
@@ -107,7 +107,7 @@ impl ConfigFile {
         }
     }
 
-    /// Reads a file with the keys of one element of a list, without the header.
+    /// Reads a file with a list element's keys, without the header.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
@@ -132,7 +132,7 @@ impl ConfigFile {
         Ok(FileSection { table: schema.name, name: String::new(), location: at(0), file })
     }
 
-    /// Reads the keys of a table, and of the tables in it. Tables of the names `roots` are read elsewhere.
+    /// Reads the keys in a table, and in the tables in it. Tables with the names `roots` are read elsewhere.
     fn parse_keys(
         text: &str,
         path: &Path,
@@ -174,12 +174,12 @@ impl ConfigFile {
         }
     }
 
-    /// The tables that are sections, in the order of their names.
+    /// The tables that are sections, in name order.
     pub(crate) fn sections(&self) -> &[FileSection] {
         &self.sections
     }
 
-    /// The values of a key.
+    /// Returns a key's values.
     ///
     /// # Errors
     /// A value that was valid when the file was parsed, such as a host name, is invalid now.
@@ -193,7 +193,7 @@ impl ConfigFile {
         found.values.iter().map(parse).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Position of a key, for later errors about its value.
+    /// Returns a key's position, for later errors about its value.
     pub(crate) fn location(&self, key: &str) -> String {
         let found = self.keys.iter().find(|found| found.name == key);
         found.map_or_else(|| key.to_owned(), |found| format!("{}:{}: {key}", self.path.display(), found.line))
@@ -209,7 +209,7 @@ fn parse_table<'a>(text: &'a str, at: &impl Fn(usize) -> String) -> Result<Spann
     })
 }
 
-/// A table of the file that is a section.
+/// A table in the file that is a section.
 struct NamedSection<'a> {
     name: String,
     /// The name in errors about its keys.
@@ -218,8 +218,8 @@ struct NamedSection<'a> {
     keys: &'a DeTable<'a>,
 }
 
-/// Finds the tables in a table of the file that are sections of a table of the schema. With `has_keys`, other keys of the
-/// table of a list are read elsewhere.
+/// Finds the tables in a file's table that are sections in a schema table. With `has_keys`, other keys in a list's
+/// table are read elsewhere.
 fn named_sections<'a>(
     schema: &Table,
     has_keys: bool,
@@ -302,7 +302,7 @@ impl<'a> KeySpan<'a> {
         matches!(self.value.get_ref(), DeValue::Table(_))
     }
 
-    /// The elements of a list, or the value.
+    /// Returns a list's elements, or the value.
     fn values(&self, key: &SettingKey) -> Vec<&'a Spanned<DeValue<'a>>> {
         match self.value.get_ref() {
             DeValue::Array(list) if key.kind.is_list => list.iter().collect(),
@@ -334,7 +334,7 @@ impl<'a> KeySpan<'a> {
                         tables.chain(roots.iter().copied()).max_by(|a, b| alike(a).total_cmp(&alike(b)))
                     });
                 let hint = near.map_or_else(String::new, |near| {
-                    // Of the names of tables that are read elsewhere, lists have a dot.
+                    // Among the table names that are read elsewhere, lists have a dot.
                     let is_list = near.contains('.') && roots.contains(&near);
                     let near = if is_list { format!("[[{near}]]") } else { near.to_owned() };
                     format!("; did you mean {near}?")
@@ -345,7 +345,7 @@ impl<'a> KeySpan<'a> {
     }
 }
 
-/// Lists every key in order; the content of unknown tables is skipped.
+/// Lists every key in order; unknown tables' content is skipped.
 fn list<'a>(table: &str, found: &'a DeTable<'a>, tables: &Tables, spans: &mut Vec<KeySpan<'a>>) {
     for (key, value) in found {
         let name =
@@ -380,7 +380,7 @@ fn nearest(tables: &Tables, name: &str) -> Option<&'static str> {
     }
     let whole = |key: &SettingKey| strsim::jaro(name, key.name);
     let alike = |key: &SettingKey| whole(key).max(strsim::jaro(written, key.short_name()));
-    // Several tables may have a key of the same name.
+    // Several tables may have a key with the same name.
     let order =
         |a: &&SettingKey, b: &&SettingKey| alike(a).total_cmp(&alike(b)).then(whole(a).total_cmp(&whole(b)));
     let best = keys(tables).max_by(order)?;
@@ -394,7 +394,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-/// Shortens a value of the file.
+/// Shortens a value from the file.
 fn shown(found: &str) -> String {
     let line = found.lines().next().unwrap_or_default();
     match line.char_indices().nth(SHOWN_MAX) {

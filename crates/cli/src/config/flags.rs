@@ -28,7 +28,7 @@ impl SettingFlags {
         Self(Some(matches.clone()))
     }
 
-    /// The values of a key, and the name of the flag or the variable.
+    /// Returns a key's values, and the flag's or variable's name.
     pub(super) fn get<S: Scalar>(&self, key: &SettingKey) -> Option<(Vec<S>, String)> {
         let (matches, id) = (self.0.as_ref()?, key.id());
         let values = matches.get_many(&id)?.cloned().collect();
@@ -36,14 +36,14 @@ impl SettingFlags {
         Some((values, if is_variable { key.variable() } else { key.flag() }))
     }
 
-    /// Whether the key of this name is given.
+    /// Whether the key with this name is given.
     pub(super) fn is_given(&self, name: &str) -> bool {
         let id = name.replace('.', "_");
         self.0.as_ref().is_some_and(|matches| matches.contains_id(&id))
     }
 }
 
-/// Defines a type of arguments that consists of settings.
+/// Defines an argument type that consists of settings.
 macro_rules! setting_args {
     ($(#[doc = $about:literal])+ $vis:vis struct $Args:ident($args:expr)) => {
         $(#[doc = $about])+
@@ -74,7 +74,7 @@ macro_rules! setting_args {
 }
 pub(crate) use setting_args;
 
-/// Text in the place of a secret value.
+/// Text in place of a secret value.
 const REDACTED: &str = "***";
 
 /// Prepares an error about the arguments for the terminal: it repeats no secret, and names the environment variable with the value.
@@ -90,7 +90,7 @@ pub(crate) fn explain(
     name_variable(redact(error, command), command, arguments.into_iter())
 }
 
-/// Explains a value that follows a switch as an argument of its own: a switch is also valid without a value.
+/// Explains a value that follows a switch as its own argument: a switch is also valid without a value.
 fn explain_value_of_switch(error: &Error, command: &mut Command, arguments: &[OsString]) -> Option<Error> {
     use ErrorKind::{ArgumentConflict, InvalidSubcommand, UnknownArgument};
     if !matches!(error.kind(), ArgumentConflict | InvalidSubcommand | UnknownArgument) {
@@ -108,13 +108,13 @@ fn explain_value_of_switch(error: &Error, command: &mut Command, arguments: &[Os
     Some(Error::raw(error.kind(), text).with_cmd(command))
 }
 
-/// Whether this is a name of the argument on the command line.
+/// Whether the argument has this name on the command line.
 fn has_name(arg: &Arg, name: &str) -> bool {
     let names = arg.get_long_and_visible_aliases().unwrap_or_default();
     names.into_iter().any(|known| flag(known) == name)
 }
 
-/// Replaces the values of secrets, and the passwords of URLs.
+/// Replaces secret values, and passwords in URLs.
 fn redact(mut error: Error, command: &mut Command) -> Error {
     command.build();
     let arg = match error.get(ContextKind::InvalidArg) {

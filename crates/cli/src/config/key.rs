@@ -1,4 +1,4 @@
-//! Keys of the configuration: name, help, default and type, and everything that follows from them.
+//! Configuration keys: name, help, default and type, and everything that follows from them.
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction};
@@ -6,10 +6,10 @@ use clap::{Arg, ArgAction};
 use super::value::{Form, Scalar, SettingValue};
 
 /// A setting of `sinews serve`, entered once with [`settings!`](super::schema::settings). The flag (`--` and the name
-/// with `-` for `.` and `_`), the environment variable (`SINEWS_` and the name in capitals), the key of the file,
-/// `sinews config default` and the reference in the book follow from it.
+/// with `-` for `.` and `_`), the environment variable (`SINEWS_` and the name in capitals), the file's key, `sinews
+/// config default` and the reference in the book follow from it.
 ///
-/// Texts of values (`default`, `example`) are written as for a flag.
+/// Value texts (`default`, `example`) are written as for a flag.
 pub(crate) struct SettingKey {
     /// Name with its table, such as `auth.leeway`.
     pub(crate) name: &'static str,
@@ -21,17 +21,17 @@ pub(crate) struct SettingKey {
     pub(crate) unset: &'static str,
     /// Example value, for keys without a default.
     pub(crate) example: &'static str,
-    /// Name of the value in the help text.
+    /// The value's name in the help text.
     pub(crate) placeholder: &'static str,
     /// Completes "must be", if the type does not suffice.
     pub(crate) expected: &'static str,
     /// Takes effect on reload (SIGHUP). Other keys need a restart.
     pub(crate) reloads: bool,
-    /// Shorter name of the flag, without `--`.
+    /// The flag's shorter name, without `--`.
     pub(crate) alias: &'static str,
-    /// Separator of a list in a flag or a variable.
+    /// List separator in a flag or a variable.
     pub(crate) separator: char,
-    /// Keys that are replaced together: one of them as a flag or variable overrides all of them in the file.
+    /// Keys that are replaced together: one as a flag or variable overrides all in the file.
     pub(crate) together: &'static [&'static str],
     pub(crate) kind: Kind,
 }
@@ -49,10 +49,10 @@ pub(crate) struct Kind {
     pub(crate) check: fn(&str) -> Result<(), String>,
 }
 
-/// A table of the file; the top level has no name.
+/// A table in the file; the top level has no name.
 pub(crate) struct Table {
     pub(crate) name: &'static str,
-    /// Heading of the flags; empty: none. Of a [section](Self::section): the example of a name.
+    /// Flag heading; empty: none. For a [section](Self::section): an example name.
     pub(crate) heading: &'static str,
     /// Description, one element per line.
     pub(crate) about: &'static [&'static str],
@@ -62,14 +62,14 @@ pub(crate) struct Table {
 /// Every table; a table may have several parts, one after the other.
 pub(crate) type Tables = [&'static Table];
 
-/// Lists all keys, in order, except for those of [sections](Table::section).
+/// Lists all keys, in order, except for the keys in [sections](Table::section).
 #[cfg(test)]
 pub(crate) fn keys(tables: &Tables) -> impl Iterator<Item = &'static SettingKey> + Clone {
     tables.iter().filter(|table| table.section().is_none()).flat_map(|table| table.keys)
 }
 
 impl SettingKey {
-    /// A key of this type, for the macro [`settings!`](super::schema::settings), which adds the rest.
+    /// Returns a key with this type, for the macro [`settings!`](super::schema::settings), which adds the rest.
     pub(crate) const fn for_type<T: SettingValue>() -> Self {
         Self {
             name: "",
@@ -101,7 +101,7 @@ impl SettingKey {
         self
     }
 
-    /// Identifier of the flag.
+    /// Returns the flag's identifier.
     pub(crate) fn id(&self) -> String {
         self.name.replace('.', "_")
     }
@@ -127,22 +127,22 @@ impl SettingKey {
         if self.kind.is_list { format!("{one}, or a list of them") } else { one }
     }
 
-    /// Splits a text of several values.
+    /// Splits a text with several values.
     pub(crate) fn split<'a>(&self, text: &'a str) -> Vec<&'a str> {
         if self.kind.is_list { text.split(self.separator).collect() } else { vec![text] }
     }
 
-    /// The description; `name` formats the names of other keys.
+    /// Returns the description; `name` formats other keys' names.
     pub(crate) fn describe(&self, name: impl Fn(&str) -> String) -> String {
         expand(&joined(self.help), name)
     }
 
-    /// The behavior without a value; `name` formats the names of other keys.
+    /// Returns the behavior without a value; `name` formats other keys' names.
     pub(crate) fn describe_unset(&self, name: impl Fn(&str) -> String) -> String {
         expand(self.unset, name)
     }
 
-    /// The option of the command line.
+    /// Returns the command-line option.
     pub(crate) fn arg(&self) -> Arg {
         let mut help = self.describe(flag);
         help.truncate(help.trim_end_matches('.').len());
@@ -176,18 +176,18 @@ impl SettingKey {
 }
 
 impl Table {
-    /// The name before `.*`, if the file may have any number of these tables, each with a name of its own; or before `[]`,
-    /// if they are the elements of a list. Their keys have neither flags nor variables.
+    /// Returns the name before `.*`, if the file may have any number of these tables, each with its own name; or before
+    /// `[]`, if they are list elements. Their keys have neither flags nor variables.
     pub(crate) fn section(&self) -> Option<&'static str> {
         self.name.strip_suffix(".*").or_else(|| self.list())
     }
 
-    /// The name of the list whose elements these tables are.
+    /// Returns the name of the list whose elements these tables are.
     pub(crate) fn list(&self) -> Option<&'static str> {
         self.name.strip_suffix("[]")
     }
 
-    /// The table at the top of the file that has this section.
+    /// Returns the table at the file's top that has this section.
     pub(crate) fn root(&self) -> Option<&'static str> {
         self.section().and_then(|section| section.split('.').next())
     }
@@ -201,7 +201,7 @@ impl Table {
         }
     }
 
-    /// The options of the command line.
+    /// Returns the command-line options.
     pub(crate) fn args(&self) -> impl Iterator<Item = Arg> {
         let heading = (!self.heading.is_empty()).then_some(self.heading);
         let keys = if self.section().is_some() { &[] } else { self.keys };
@@ -209,12 +209,12 @@ impl Table {
     }
 }
 
-/// The flag of a key.
+/// Returns a key's flag.
 pub(crate) fn flag(name: &str) -> String {
     format!("--{}", name.replace(['.', '_'], "-"))
 }
 
-/// Joins the lines of a comment.
+/// Joins a comment's lines.
 pub(crate) fn joined(lines: &[&str]) -> String {
     lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }

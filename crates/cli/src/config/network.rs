@@ -8,14 +8,14 @@ use sinews_server::IpNet;
 
 use super::value::scalar;
 
-/// An address, or `unix:` and the path of a socket.
+/// An address, or `unix:` and a socket path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ListenEndpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-/// Permissions of a file, in octal digits.
+/// File permissions, in octal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnixMode(pub(crate) u32);
 
@@ -35,7 +35,7 @@ impl FromStr for ListenEndpoint {
     }
 }
 
-/// Parses an address, a port alone (of 127.0.0.1), `:PORT` (every interface), or a host name and a port.
+/// Parses an address, a port alone (on 127.0.0.1), `:PORT` (every interface), or a host name and a port.
 pub(crate) fn tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

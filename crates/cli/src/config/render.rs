@@ -58,7 +58,7 @@ pub(crate) fn value(key: &SettingKey, text: &str) -> String {
     format!("[{}]", list.into_iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// Wraps a text into lines of comments.
+/// Wraps a text into comment lines.
 fn comment(text: &str) -> String {
     let mut lines = String::new();
     let mut line = String::from("#");
@@ -74,7 +74,7 @@ fn comment(text: &str) -> String {
     format!("{lines}{line}\n")
 }
 
-/// Columns of the file's comments.
+/// Columns for the file's comments.
 const WIDTH: usize = 118;
 
 /// Returns the reference in the book, in Markdown.

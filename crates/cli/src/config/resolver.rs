@@ -36,12 +36,12 @@ impl<'a> SettingResolver<'a> {
         Self { flags, file, names: SettingNames::default(), files: SettingFiles::default() }
     }
 
-    /// The tables of the file that are sections of a table of the schema.
+    /// Returns the file's tables that are sections in a schema table.
     pub(crate) fn sections(&self, table: &'static str) -> impl Iterator<Item = &'a FileSection> + use<'a> {
         self.file.sections().iter().filter(move |section| section.table == table)
     }
 
-    /// Reads the next key of a table, whose type is `T`.
+    /// Reads a table's next key, whose type is `T`.
     pub(crate) fn next<T: SettingValue>(
         &mut self,
         keys: &mut slice::Iter<'static, SettingKey>,
@@ -67,13 +67,13 @@ impl<'a> SettingResolver<'a> {
     }
 }
 
-/// The default of a key; tests parse all defaults.
+/// Returns a key's default; tests parse all defaults.
 fn default<S: Scalar>(key: &SettingKey) -> Option<Vec<S>> {
     let texts = (!key.default.is_empty()).then(|| key.split(key.default))?;
     texts.into_iter().map(|text| S::parse(text).ok()).collect()
 }
 
-/// Name under which each setting was given: a flag, a variable, or a line of the file.
+/// Name under which each setting was given: a flag, a variable, or a line in the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SettingNames(HashMap<&'static str, String>);
 
@@ -83,7 +83,7 @@ impl SettingNames {
     }
 }
 
-/// The source of a value does not affect equality.
+/// A value's source does not affect equality.
 impl PartialEq for SettingNames {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -118,19 +118,20 @@ impl SettingFiles {
         }));
     }
 
-    /// Adds the files of a section, whose table is `table` in the schema and `shown` in messages.
+    /// Adds a section's files, whose table is `table` in the schema and `shown` in messages.
     pub(crate) fn add_section(&mut self, section: Self, table: &str, shown: &str) {
         let renamed = |file: SettingFile| SettingFile { source: file.source.replace(table, shown), ..file };
         self.0.extend(section.0.into_iter().map(renamed));
     }
 
-    /// The files whose content takes effect on reload, each with the name of its setting.
+    /// Returns the files whose content takes effect on reload, each with its setting's name.
     pub(crate) fn reloaded(&self) -> impl Iterator<Item = String> {
         let reloaded = self.0.iter().filter(|file| file.reloads);
         reloaded.map(|file| format!("{} {}", file.source, file.path.display()))
     }
 
-    /// Hashes of the files whose content needs a restart, each with the key of its setting. Only regular files are read.
+    /// Returns hashes of the files whose content needs a restart, each with its setting's key. Only regular files are
+    /// read.
     pub(crate) fn restart_hashes(&self) -> BTreeMap<&'static str, u64> {
         let hashed = self.0.iter().filter(|file| !file.reloads).filter_map(|file| {
             let is_regular = fs::metadata(&file.path).is_ok_and(|metadata| metadata.is_file());
@@ -143,7 +144,7 @@ impl SettingFiles {
     }
 }
 
-/// The content of files and their sources do not affect equality of settings.
+/// File contents and sources do not affect whether settings are equal.
 impl PartialEq for SettingFiles {
     fn eq(&self, _: &Self) -> bool {
         true
@@ -152,7 +153,7 @@ impl PartialEq for SettingFiles {
 
 impl Eq for SettingFiles {}
 
-/// The files of all groups before this one.
+/// The files from all groups before this one.
 impl SettingGroup for SettingFiles {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
         Ok(resolver.files.clone())
@@ -161,7 +162,7 @@ impl SettingGroup for SettingFiles {
     fn list_restarts(&self, _: &Self, _: &mut Vec<&'static str>) {}
 }
 
-/// The names of all groups before this one.
+/// The names from all groups before this one.
 impl SettingGroup for SettingNames {
     fn resolve(resolver: &mut SettingResolver<'_>) -> Result<Self, String> {
         Ok(resolver.names.clone())

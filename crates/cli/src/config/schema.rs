@@ -1,6 +1,6 @@
 //! The macro that enters settings.
 
-/// Defines a table of the configuration: a struct with a field for each key, and its [`Table`](super::key::Table).
+/// Defines a configuration table: a struct with a field for each key, and its [`Table`](super::key::Table).
 ///
 /// ```text
 /// settings! {
@@ -12,10 +12,10 @@
 /// }
 /// ```
 ///
-/// The names in quotes are the table of the file and the heading of the flags. The comment of a key is its help text. Its
-/// type is a [`SettingValue`](super::value::SettingValue); the field of the struct has the type of the setting, here
-/// `Duration`. In braces are fields of [`SettingKey`](super::key::SettingKey). `with` adds fields that are read from
-/// several keys ([`SettingGroup`](super::resolver::SettingGroup)).
+/// The names in quotes are the file's table and the flags' heading. A key's comment is its help text. Its type is a
+/// [`SettingValue`](super::value::SettingValue); the struct field has the setting's type, here `Duration`. In braces
+/// are fields of [`SettingKey`](super::key::SettingKey). `with` adds fields that are read from several keys
+/// ([`SettingGroup`](super::resolver::SettingGroup)).
 macro_rules! settings {
     (
         $(#[doc = $about:literal])+

@@ -8,11 +8,11 @@ use sinews_stream::Fsync;
 
 use super::value::{Scalar, scalar};
 
-/// A number of bytes, with `k`, `m` and `g` for KiB, MiB and GiB.
+/// A byte count, with `k`, `m` and `g` for KiB, MiB and GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteSize(pub(crate) usize);
 
-/// Memory limit of queues: a number of bytes, a share of the available memory, or `off`.
+/// Queue memory limit: a byte count, a share of the available memory, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     Bytes(usize),
@@ -32,7 +32,7 @@ pub(crate) struct PositiveDuration(pub(crate) Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DurationOrOff(pub(crate) Option<Duration>);
 
-/// Sync policy of streams: `batch`, `never`, or a duration.
+/// Stream sync policy: `batch`, `never`, or a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FsyncPolicy(pub(crate) Fsync);
 
@@ -52,7 +52,7 @@ impl std::str::FromStr for FsyncPolicy {
     }
 }
 
-/// A number of messages, or `off`.
+/// A message count, or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessagesOrOff(pub(crate) usize);
 
@@ -68,7 +68,7 @@ impl std::str::FromStr for MessagesOrOff {
     }
 }
 
-/// A pattern of topics, and the number of messages that each retains.
+/// A topic pattern, and how many messages each topic retains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistorySetting {
     pub(crate) pattern: String,

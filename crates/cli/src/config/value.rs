@@ -1,4 +1,4 @@
-//! Values of settings: the text that flags, variables and the file share, and the types that the server uses.
+//! Setting values: the text that flags, variables and the file share, and the types that the server uses.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use clap::builder::ValueParser;
 
-/// Type of a value in the file.
+/// A value's type in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Text,
@@ -23,7 +23,7 @@ pub(crate) trait Scalar: Clone + Send + Sync + 'static {
 
     const FORM: Form = Form::Text;
 
-    /// Name of the value in the help text.
+    /// The value's name in the help text.
     const PLACEHOLDER: &'static str;
 
     /// Whether errors, help and `Debug` hide the value.
@@ -48,7 +48,7 @@ pub(crate) trait Scalar: Clone + Send + Sync + 'static {
     }
 }
 
-/// The value of a key: one value, a list, or either of them without a default.
+/// A key's value: one value, a list, or either without a default.
 pub(crate) trait SettingValue {
     type Scalar: Scalar;
 
@@ -57,7 +57,7 @@ pub(crate) trait SettingValue {
 
     const IS_LIST: bool;
 
-    /// Whether a key of this type needs a default.
+    /// Whether a key with this type needs a default.
     const NEEDS_DEFAULT: bool;
 
     /// Converts the given value, or else the default. `None`: neither exists.
@@ -73,7 +73,7 @@ impl<S: Scalar> SettingValue for S {
 
     fn setting(given: Option<Vec<S>>) -> S::Setting {
         let given = given.and_then(|mut one| one.pop());
-        // A test reads every default, and sources of a single value give one.
+        // A test reads every default, and single-value sources give one.
         given.expect("a key of a single value has a default").setting()
     }
 }
@@ -151,7 +151,7 @@ macro_rules! scalar {
 }
 pub(crate) use scalar;
 
-/// Implements [`Scalar`] for types of fixed alternatives.
+/// Implements [`Scalar`] for types with fixed alternatives.
 macro_rules! choice {
     ($($type:ty),*) => {
         $(

@@ -1,4 +1,4 @@
-//! Command-line arguments of `sinews connect`.
+//! Command-line arguments for `sinews connect`.
 
 mod values;
 

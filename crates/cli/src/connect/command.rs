@@ -1,4 +1,4 @@
-//! Lines of the console.
+//! Console lines.
 
 use sinews::CloseCode;
 
@@ -28,12 +28,12 @@ pub(crate) struct FrameCommand {
     /// FIN, the reserved bits and the opcode.
     pub(crate) first: u8,
     pub(crate) masked: bool,
-    /// Bytes of the length field after the second byte: 0, 2 or 8; `None`: the minimum.
+    /// Length field bytes after the second byte: 0, 2 or 8; `None`: the minimum.
     pub(crate) length_bytes: Option<u8>,
     pub(crate) payload: Vec<u8>,
 }
 
-/// Help text of `/help`.
+/// Help text for `/help`.
 pub(crate) const HELP: &str = "\
   TEXT                  send text; a line starting with // sends text starting with one slash
   /text TEXT            send text

@@ -16,9 +16,9 @@ use super::command;
 use super::end::RunEnd;
 use super::input::InputEvent;
 
-/// Maximum number of typed or pasted lines in the queue.
+/// Maximum typed or pasted lines in the queue.
 pub(crate) const LINES_MAX: usize = 1_024;
-/// Maximum number of lines in the history.
+/// Maximum lines in the history.
 const HISTORY_MAX: usize = 1_000;
 
 /// Time allowed for drawing the prompt before it is wiped; a slower prompt stays on screen.
@@ -66,7 +66,7 @@ pub(crate) fn start(
     Ok((Printer { printer: Box::new(printer), terminal }, input))
 }
 
-/// Default path of the console's history.
+/// Returns the default path for the console's history.
 pub(crate) fn default_history() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))?;
@@ -80,7 +80,7 @@ fn type_lines(
     history: Option<&Path>,
     inspecting: bool,
 ) {
-    // The editor keeps running after the end of input, because its printer depends on it.
+    // The editor keeps running after the input ends, because its printer depends on it.
     loop {
         let input = match editor.readline(prompt) {
             Ok(line) => {

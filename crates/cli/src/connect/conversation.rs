@@ -22,7 +22,7 @@ use super::output::Output;
 
 /// Capacity of the event queue.
 pub(crate) const EVENTS_MAX: usize = 64;
-/// Maximum number of pings with measured answers.
+/// Maximum pings with measured answers.
 const PINGS_MAX: usize = 64;
 
 /// A connection and its sender.
@@ -41,14 +41,14 @@ pub(crate) struct Conversation {
     /// Messages rejected by a full outbound queue; further input waits for them.
     unsent: VecDeque<(u32, Message)>,
     sent: u64,
-    /// Number of received messages; the replay waits for it.
+    /// Received messages; the replay waits for it.
     received: watch::Sender<u64>,
     pinged: u64,
     input_ended: bool,
     /// Time of the last event.
     last_event: Instant,
     started: Instant,
-    /// Start time of closing.
+    /// When closing started.
     closing_since: Option<Instant>,
     /// The first decision about the result.
     end: Option<RunEnd>,
@@ -290,10 +290,10 @@ impl Conversation {
 }
 
 impl ConversationPeer {
-    /// Milliseconds since the ping of this pong.
+    /// Returns the milliseconds since this pong's ping.
     fn pong(&mut self, payload: &[u8]) -> Option<f64> {
         let found = self.pings.iter().position(|(sent, _)| sent == payload)?;
-        // A pong may answer several pings; it carries the payload of the newest (RFC 6455 section 5.5.3).
+        // A pong may answer several pings; it carries the newest ping's payload (RFC 6455 section 5.5.3).
         let (_, since) = self.pings.drain(..=found).next_back()?;
         Some((since.elapsed().as_secs_f64() * 1e6).round() / 1e3)
     }

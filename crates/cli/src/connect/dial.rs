@@ -21,7 +21,7 @@ use super::args::{ConnectArgs, ConnectLimitArgs, ConnectTo};
 use super::end::{EndKind, RunEnd};
 use super::tls;
 
-/// A transport of a connection.
+/// A connection's transport.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
@@ -70,7 +70,7 @@ impl ServerUrl {
         Ok(Self { secure, host: host.to_owned(), port, path, credentials })
     }
 
-    /// Value of the `Host` header.
+    /// Returns the `Host` header's value.
     pub(crate) fn host_header(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {
@@ -88,7 +88,7 @@ pub(crate) fn connect(args: &ConnectArgs, url: &str) -> Result<Connect<Tokio>, R
     with_options(sinews::connect(url), args, url)
 }
 
-/// Opens a WebSocket over HTTP/2, on a connection of its own.
+/// Opens a WebSocket over HTTP/2, on its own connection.
 ///
 /// # Errors
 /// Returns an error if connecting fails.
@@ -181,7 +181,7 @@ async fn dial_unix(args: &ConnectArgs, url: &str, path: &Path) -> Result<Box<dyn
     Ok(Box::new(connector.connect(name, socket).await.map_err(fault)?))
 }
 
-/// Returns headers in addition to the handshake's own, in the order of the options.
+/// Returns headers in addition to the handshake's own, in option order.
 pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
     let request = &args.request;
     let mut headers = Vec::new();
@@ -199,7 +199,7 @@ pub(crate) fn headers(args: &ConnectArgs) -> Vec<(String, String)> {
     headers
 }
 
-/// Limits and timeouts of a connection.
+/// Returns a connection's limits and timeouts.
 pub(crate) fn config(limits: &ConnectLimitArgs) -> Config {
     // The outbound limit matches --max-message: otherwise one large message would close the connection.
     let max = limits.max_message.0;
@@ -216,7 +216,7 @@ pub(crate) fn config(limits: &ConnectLimitArgs) -> Config {
 /// Minimum outbound limit: the library's default.
 const OUTBOUND_MIN: usize = 1 << 20;
 
-/// Maximum time between the decision to close and the end of the connection: a blocked send for the library's
+/// Returns the maximum time between the decision to close and the connection's end: a blocked send for the library's
 /// timeout, plus a missing answer to Close.
 pub(crate) fn closing_timeout(limits: &ConnectLimitArgs) -> Duration {
     Config::default().write_timeout() + limits.close_timeout.0

@@ -38,7 +38,7 @@ impl RunEnd {
         Self::new(EndKind::Failed, message)
     }
 
-    /// An I/O error of the named file or device.
+    /// Returns an I/O error on the named file or device.
     pub(crate) fn io(what: impl std::fmt::Display, error: &io::Error) -> Self {
         Self::failed(format!("{what}: {}", trust::explain(error)))
     }
@@ -56,7 +56,7 @@ impl RunEnd {
     }
 }
 
-/// Prints a line, which may have texts of the peer, to standard error in one write. Write errors are ignored.
+/// Prints a line, which may have texts from the peer, to standard error in one write. Write errors are ignored.
 pub(crate) fn print_error(message: &str) {
     let _ = io::stderr().write_all(format!("sinews: {}\n", escape_line(message)).as_bytes());
 }

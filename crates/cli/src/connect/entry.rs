@@ -33,12 +33,12 @@ pub(crate) struct RecordEntry {
     /// Of a pong: time since its ping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rtt_ms: Option<f64>,
-    /// Code of a Close.
+    /// A Close's code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
-    /// Parameters of the opened connection.
+    /// The opened connection's parameters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(crate) struct RecordEntry {
     pub(crate) exit: Option<u8>,
 }
 
-/// Direction of an event.
+/// An event's direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
@@ -63,7 +63,7 @@ pub(crate) enum Direction {
     None,
 }
 
-/// Kind of an event.
+/// An event's kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EntryKind {

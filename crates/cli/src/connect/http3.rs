@@ -1,4 +1,4 @@
-//! A WebSocket over HTTP/3 (RFC 9220), on a connection of its own.
+//! A WebSocket over HTTP/3 (RFC 9220), on its own connection.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn request(args: &ConnectArgs, url: &ServerUrl) -> Result<ExtendedConnect, Hands
     request.extended_connect()
 }
 
-/// The address of the server: of --resolve, or the first that its name has.
+/// Returns the server's address: from --resolve, or the first that its name has.
 async fn resolve(args: &ConnectArgs, url: &ServerUrl) -> std::io::Result<SocketAddr> {
     let mut rules = args.dial.resolve.iter();
     if let Some(rule) = rules.find(|rule| rule.host.eq_ignore_ascii_case(&url.host) && rule.port == url.port)

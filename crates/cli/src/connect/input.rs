@@ -10,7 +10,7 @@ use super::command::{self, ConsoleCommand};
 use super::end::RunEnd;
 use super::output::PipeFraming;
 
-/// Capacity of the input queue: large enough for bursts, small enough for backpressure on the pipe.
+/// Input queue capacity: large enough for bursts, small enough for backpressure on the pipe.
 const WAITING_MAX: usize = 64;
 
 /// An input event.
@@ -25,7 +25,7 @@ pub(crate) enum InputEvent {
     Failed(String),
 }
 
-/// Reads messages of standard input on a thread, because reads from a pipe block.
+/// Reads messages from standard input on a thread, because reads from a pipe block.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be started.
@@ -118,7 +118,7 @@ fn read_delimited(input: &mut impl BufRead, delimiter: &[u8], max: usize) -> io:
     }
 }
 
-/// Reads a length of four bytes, and a message of that length.
+/// Reads a four-byte length, and a message with that length.
 fn read_prefixed(input: &mut impl BufRead, max: usize) -> io::Result<Option<Vec<u8>>> {
     if input.fill_buf()?.is_empty() {
         return Ok(None);

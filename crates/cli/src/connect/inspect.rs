@@ -2,7 +2,7 @@
 //!
 //! The library fails a connection at the first violation. Inspection tolerates all violations: requests and frames
 //! may be deliberately invalid ([`handshake`], [`frame`]), received data is parsed as far as possible ([`parser`]), and
-//! each violation is named ([`violation`]). After an invalid frame of the client, [`reactions`] checks the server's
+//! each violation is named ([`violation`]). After an invalid frame from the client, [`reactions`] checks the server's
 //! mandatory reaction. [`session`] transfers the bytes; [`probes`] lists the faults to send.
 
 mod close;
@@ -156,7 +156,7 @@ async fn open(
     exchange(args, io, head.as_bytes(), request).await
 }
 
-/// Sends a request, and reads the head of the response.
+/// Sends a request, and reads the response head.
 async fn exchange(
     args: &ConnectArgs,
     mut io: Box<dyn ByteStream>,

@@ -19,7 +19,7 @@ use super::end::RunEnd;
 use super::entry::{EntryKind, RecordEntry};
 use super::tls;
 
-/// Timeout of the TLS handshake; the WebSocket handshake has the library's 10 s.
+/// TLS handshake timeout; the WebSocket handshake has the library's 10 s.
 const TLS_WAIT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept, usually due to a lack of file descriptors: other connections may close meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -69,7 +69,7 @@ impl ConnectListener {
         Ok(Self { listener, address, settings: Arc::new(settings), clients, once: args.server.once })
     }
 
-    /// URL of the listener.
+    /// Returns the listener's URL.
     pub(crate) fn url(&self) -> String {
         format!("{}://{}/", if self.settings.tls.is_some() { "wss" } else { "ws" }, self.address)
     }

@@ -1,4 +1,4 @@
-//! Output of all events: the terminal, a pipe, JSON, a recording.
+//! Output for all events: the terminal, a pipe, JSON, a recording.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -24,18 +24,18 @@ pub(crate) struct Output {
     /// Messages carry the client's number.
     many: bool,
     opened: Option<Instant>,
-    /// Standard output is a terminal, which messages must not control; other readers get the bytes of a message.
+    /// Standard output is a terminal, which messages must not control; other readers get a message's bytes.
     in_terminal: bool,
 }
 
 enum OutputFormat {
     Console(Printer),
-    /// A pipe, with the framing of messages.
+    /// A pipe, with its message framing.
     Pipe(PipeFraming),
     Json,
 }
 
-/// Framing of messages in a pipe.
+/// Message framing in a pipe.
 #[derive(Clone, Debug)]
 pub(crate) enum PipeFraming {
     Delimited(Vec<u8>),
@@ -53,7 +53,7 @@ impl PipeFraming {
 }
 
 impl Output {
-    /// Opens the output, with the printer of a console if one is running.
+    /// Opens the output, with a console's printer if one is running.
     ///
     /// # Errors
     /// Returns an error if the recording cannot be created.
@@ -113,7 +113,7 @@ impl Output {
         self.note(RecordEntry { peer, ..RecordEntry::new(Direction::Out, message) })
     }
 
-    /// Reports the end of a connection.
+    /// Reports a connection's end.
     pub(crate) fn closed(&mut self, peer: u32, end: &RunEnd) -> Result<(), RunEnd> {
         self.print_status(&format!("{}{}", self.peer_prefix(peer), end.message))?;
         let peer = self.many.then_some(peer);
@@ -147,7 +147,7 @@ impl Output {
         }
     }
 
-    /// Prints lines of `--inspect` and `/help`.
+    /// Prints lines from `--inspect` and `/help`.
     pub(crate) fn lines(&mut self, text: &str) -> Result<(), RunEnd> {
         let text = escape_controls(text);
         match &mut self.format {

@@ -1,4 +1,4 @@
-//! Replay of a recording: its sent messages, at their recorded times.
+//! Replays a recording: its sent messages, at their recorded times.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::end::RunEnd;
 use super::entry::{Direction, EntryKind, RecordEntry};
 use super::input::InputEvent;
 
-/// Capacity of the command queue.
+/// Command queue capacity.
 const WAITING_MAX: usize = 64;
 
 /// A parsed recording.

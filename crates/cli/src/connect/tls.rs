@@ -13,7 +13,7 @@ use sinews_server::describe_pem_error;
 use super::args::ConnectTlsArgs;
 use super::end::RunEnd;
 
-/// Certificate and trust settings of a client.
+/// Returns a client's certificate and trust settings.
 ///
 /// # Errors
 /// Returns an error if a file is unreadable or its content is invalid.
@@ -30,7 +30,7 @@ pub(crate) fn client(args: &ConnectTlsArgs) -> Result<ClientConfig, RunEnd> {
     Ok(config)
 }
 
-/// Certificate settings of a server; `None` without a certificate.
+/// Returns a server's certificate settings; `None` without a certificate.
 ///
 /// # Errors
 /// Returns an error if a file is unreadable or its content is invalid.

@@ -12,13 +12,13 @@ use rustix::time::{ClockId, clock_gettime};
 /// Environment variable with the address of the service manager's socket.
 const MANAGER: &str = "NOTIFY_SOCKET";
 
-/// Maximum number of notifications that wait for the service manager; a process sends a few.
+/// Maximum notifications that wait for the service manager; a process sends a few.
 const QUEUE_MAX: usize = 16;
 
 /// Maximum time to wait for the service manager, which reads a notification at once unless it stalls.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// State of the service, as `sd_notify(3)` defines it.
+/// Service state, as `sd_notify(3)` defines it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ServiceState {
     Ready,

@@ -1,4 +1,4 @@
-//! The options of the hub, from the settings.
+//! The hub's options, from the settings.
 
 use sinews_hub::auth::{ApiKeys, Auth, AuthError, AuthOptions, TokenKeys};
 use sinews_hub::{AccessPolicy, BrowserRejection, BuildError, Hub, HubBuilder, Predecessor};
@@ -30,7 +30,7 @@ pub(super) fn build_hub(
     builder.build().map_err(|error| describe(settings, error))
 }
 
-/// Checks the options of the hub among each other.
+/// Checks the hub's options against each other.
 ///
 /// # Errors
 /// The invalid setting, and the reason.
@@ -39,7 +39,7 @@ pub(super) fn check_hub(settings: &ServeSettings) -> Result<(), String> {
     builder.check().map_err(|error| describe(settings, error))
 }
 
-/// The options of the hub that may contradict each other.
+/// Returns the hub's options that may contradict each other.
 fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuilder, String> {
     let mut builder = Hub::builder().access(access).max_message(settings.max_message);
     builder = builder.chat_history(settings.chat_history);
@@ -100,7 +100,7 @@ pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, St
     })
 }
 
-/// The keys of the HTTP API; `None` without keys.
+/// Returns the HTTP API's keys; `None` without keys.
 fn api_keys(settings: &ServeSettings) -> Result<Option<ApiKeys>, String> {
     let (key, file) = (&settings.api.key, &settings.api.keys_file);
     if key.is_none() && file.is_none() {
@@ -118,7 +118,7 @@ fn api_keys(settings: &ServeSettings) -> Result<Option<ApiKeys>, String> {
 }
 
 /// # Errors
-/// The name of the invalid key, and the reason.
+/// The invalid key's name, and the reason.
 fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, String)> {
     let mut options = AuthOptions::new()
         .with_leeway(settings.leeway)
@@ -149,7 +149,7 @@ fn auth_options(settings: &AuthSettings) -> Result<AuthOptions, (&'static str, S
     Ok(options)
 }
 
-/// The keys for tokens that are read at once; `None` without tokens, and for those of URLs.
+/// The keys for tokens that are read at once; `None` without tokens, and for keys from URLs.
 pub(super) fn token_keys(source: &KeySource) -> Option<TokenKeys> {
     match source.clone() {
         KeySource::None | KeySource::JwksUrls(_) => None,

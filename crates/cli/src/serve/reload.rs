@@ -25,16 +25,16 @@ pub(super) struct Reloader {
     pub(super) live: LivePolicy,
     pub(super) tls: Option<TlsConfig>,
     pub(super) log: SetFilter,
-    /// Whether a thread watches the directory of apps.
+    /// Whether a thread watches the app directory.
     pub(super) watches_apps: bool,
     /// Hashes of the files whose content needs a restart, at the start.
     pub(super) restart_hashes: BTreeMap<&'static str, u64>,
 }
 
-/// Watches signals and the directory of apps, and reloads, each on a thread. `signals` has SIGHUP.
+/// Watches signals and the app directory, and reloads, each on a thread. `signals` has SIGHUP.
 ///
 /// # Errors
-/// A handler of signals or a thread cannot be started.
+/// A signal handler or a thread cannot be started.
 pub(super) fn watch(
     mut signals: Signals,
     stop: StopHandle,
@@ -98,7 +98,7 @@ fn lock(reloader: &Mutex<Reloader>) -> MutexGuard<'_, Reloader> {
     reloader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Interval between two looks at the directory of apps. A look costs a system call for each file: 10,000 files cost about
+/// Interval between two looks at the app directory. A look costs a system call for each file: 10,000 files cost about
 /// five percent of a processor.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -109,7 +109,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(200);
 /// Maximum number of these times, for a directory that changes all the time.
 const SETTLE_LOOKS: usize = 3;
 
-/// Starts the thread that watches the directory of apps, if there is a directory and no thread.
+/// Starts the thread that watches the app directory, if there is a directory and no thread.
 fn watch_apps(reloader: &Arc<Mutex<Reloader>>) -> io::Result<()> {
     let mut guard = lock(reloader);
     if guard.watches_apps || guard.settings.pusher.directory().is_none() {
@@ -125,7 +125,7 @@ fn watch_apps(reloader: &Arc<Mutex<Reloader>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the directory of apps again if it has changed. Returns whether there still is a directory.
+/// Reads the app directory again if it has changed. Returns whether there still is a directory.
 fn look_at_apps(reloader: &Mutex<Reloader>) -> bool {
     let directory = {
         let mut guard = lock(reloader);
@@ -205,7 +205,7 @@ impl Reloader {
         Ok(restart)
     }
 
-    /// Reads the directory of apps again, and logs the result. The other settings are those in force.
+    /// Reads the app directory again, and logs the result. The other settings are those in force.
     fn reload_apps(&mut self) {
         let mut new = self.settings.pusher.clone();
         let read = new.read_directory("pusher.apps_directory");

@@ -95,7 +95,7 @@ settings! {
     }
 }
 
-/// A key of the command line replaces all keys of the file.
+/// A key on the command line replaces all keys in the file.
 const KEY_SOURCES: &[&str] =
     &["auth.secret", "auth.secret_file", "auth.public_key_file", "auth.jwks_file", "auth.jwks_url"];
 
@@ -131,10 +131,10 @@ scalar!(
 );
 
 impl AuthSettings {
-    /// The options of URLs of key sets; reads the file that they name.
+    /// Returns the options for key-set URLs; reads the file that they name.
     ///
     /// # Errors
-    /// The name of the invalid key, and the reason.
+    /// The invalid key's name, and the reason.
     pub(crate) fn jwks_options(
         &self,
         urls: &[JwksUrlSetting],
@@ -170,7 +170,7 @@ pub(crate) struct AuthSettings {
     pub(crate) personal_topics: Vec<String>,
 }
 
-/// Source of the keys for checking tokens.
+/// Where the keys for checking tokens come from.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum KeySource {
     /// No tokens: all clients may publish and subscribe.
@@ -231,7 +231,7 @@ impl SettingGroup for AuthSettings {
 }
 
 impl KeySource {
-    /// Name of the key setting in the file.
+    /// Returns the key setting's name in the file.
     pub(crate) fn key(&self) -> &'static str {
         match self {
             Self::None => "auth",

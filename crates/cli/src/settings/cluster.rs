@@ -1,4 +1,4 @@
-//! The cluster of servers.
+//! The server cluster.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ settings! {
 }
 
 impl ClusterSettings {
-    /// The options of the hub's cluster, if it is configured.
+    /// Returns the options for the hub's cluster, if it is configured.
     ///
     /// # Errors
     /// Returns the invalid setting, and the reason.

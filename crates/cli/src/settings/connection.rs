@@ -1,4 +1,4 @@
-//! Limits and timeouts of each connection.
+//! Limits and timeouts for each connection.
 
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -125,7 +125,7 @@ impl HttpSettings {
 }
 
 impl HttpSettings {
-    /// Returns the limits of HTTP/3. Windows beyond 4 GiB become invalid.
+    /// Returns the HTTP/3 limits. Windows beyond 4 GiB become invalid.
     fn http3_limits(&self) -> Http3Limits {
         let window = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         Http3Limits::default()
@@ -142,7 +142,7 @@ impl HttpSettings {
     }
 
     /// # Errors
-    /// Returns an error if limits of HTTP/3 contradict each other, or exceed what QUIC permits. `name` returns the name of a key.
+    /// Returns an error if HTTP/3 limits contradict each other, or exceed QUIC's limits. `name` returns a key's name.
     pub(crate) fn check_http3<'n>(&self, name: impl Fn(&'static str) -> &'n str) -> Result<(), String> {
         const MOST: usize = Http3Limits::WINDOW_MAX as usize;
         let (stream, receive) = ("http.http3_stream_window", "http.http3_receive_window");

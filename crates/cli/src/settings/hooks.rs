@@ -103,11 +103,11 @@ settings! {
 
 const SIGNING_KEYS: &[&str] = &["hooks.signing_key", "hooks.signing_key_file"];
 
-/// A URL of the application.
+/// An application URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HookUrlSetting(pub(crate) String);
 
-/// A URL of the application, or `off`.
+/// An application URL, or `off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HookUrlOrOff(pub(crate) HookTarget);
 
@@ -162,7 +162,7 @@ pub(super) fn failure(setting: HookFailureSetting) -> HookFailure {
 type UrlSetter = fn(HookOptions, String) -> HookOptions;
 
 impl ServeSettings {
-    /// The options of hooks for the hub; reads the files that they name.
+    /// Returns the hub's hook options; reads the files that they name.
     ///
     /// # Errors
     /// The invalid setting, and the reason.

@@ -72,7 +72,7 @@ impl ListenSettings {
         })
     }
 
-    /// The paths of Unix sockets.
+    /// Returns the Unix socket paths.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Path> {
         self.listen.iter().filter_map(|endpoint| match endpoint {
             ListenEndpoint::Unix(path) => Some(&**path),

@@ -1,4 +1,4 @@
-//! Options of topics by pattern.
+//! Topic options by pattern.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -175,7 +175,7 @@ pub(crate) enum AccessSetting {
 
 choice!(SlowConsumerSetting, AccessSetting);
 
-/// The namespaces, in the order of their patterns.
+/// The namespaces, in pattern order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceSettings(Vec<NamespaceSection>);
 
@@ -214,7 +214,7 @@ impl SettingGroup for NamespaceSettings {
     }
 }
 
-/// Reads the keys of one table.
+/// Reads one table's keys.
 fn resolve(file: &ConfigFile) -> Result<(NamespaceKeys, SettingNames), String> {
     let flags = SettingFlags::default();
     let mut resolver = SettingResolver::new(&flags, file);
@@ -276,7 +276,7 @@ impl ServeSettings {
         self.namespace_options().map(drop)
     }
 
-    /// What is wrong with the options of keys, if anything is.
+    /// Returns the fault in the key options, if any.
     fn fault_of_keys(&self, keys: &NamespaceKeys) -> Option<(&'static str, String)> {
         let fault = |key, text: &str| Some((key, text.to_owned()));
         if keys.durable_keys == Some(true) && self.streams.directory.is_none() {
@@ -312,10 +312,10 @@ impl ServeSettings {
     }
 }
 
-/// Maximum number of keys of a topic: the server's limit.
+/// Maximum keys in a topic: the server's limit.
 const KEYS_MAX: u32 = 10_000;
 
-/// Longest time to live of a key: the server's limit.
+/// Longest time to live for a key: the server's limit.
 const KEY_TTL_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 fn max_keys(keys: NonZeroU32) -> usize {
@@ -381,7 +381,7 @@ impl NamespaceSection {
     }
 }
 
-/// A burst without its rate: the names of both.
+/// Finds a burst without its rate; returns both names.
 fn lone_burst(keys: &NamespaceKeys) -> Option<(&'static str, &'static str)> {
     let pairs = [
         (keys.publish_burst, keys.publishes_per_second, "publish_burst", "publishes_per_second"),

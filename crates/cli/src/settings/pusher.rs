@@ -1,4 +1,4 @@
-//! Apps of the Pusher protocol.
+//! Pusher apps.
 
 mod directory;
 
@@ -232,14 +232,14 @@ impl From<PusherEventSetting> for WebhookEventKind {
     }
 }
 
-/// The apps, in the order of the configuration file, and then by file of the directory.
+/// The apps, in the configuration file's order, and then by file in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PusherSettings {
     keys: PusherKeys,
-    /// Apps of the configuration file.
+    /// Apps from the configuration file.
     sections: Vec<PusherSection>,
     directory: Option<AppDirectory>,
-    /// Apps of the directory.
+    /// Apps from the directory.
     files: Vec<PusherSection>,
 }
 
@@ -261,29 +261,29 @@ impl SettingGroup for PusherSettings {
         Ok(Self { keys, sections, directory, files: Vec::new() })
     }
 
-    /// All keys of apps take effect on reload.
+    /// All app keys take effect on reload.
     fn list_restarts(&self, new: &Self, restarts: &mut Vec<&'static str>) {
         self.keys.list_restarts(&new.keys, restarts);
     }
 }
 
 impl PusherSettings {
-    /// Memory of recoveries.
+    /// Returns the memory for recoveries.
     pub(crate) fn max_recovery_bytes(&self) -> usize {
         self.keys.max_recovery_bytes
     }
 
-    /// Prefix of paths.
+    /// Returns the path prefix.
     pub(crate) fn path_prefix(&self) -> Option<&str> {
         self.keys.path_prefix.as_deref()
     }
 
-    /// Directory of apps.
+    /// Returns the app directory.
     pub(crate) fn directory(&self) -> Option<&AppDirectory> {
         self.directory.as_ref()
     }
 
-    /// Number of apps.
+    /// Returns the app count.
     pub(crate) fn len(&self) -> usize {
         self.all().count()
     }
@@ -292,8 +292,8 @@ impl PusherSettings {
         self.sections.iter().chain(&self.files)
     }
 
-    /// Reads the files of the directory, and checks all apps. `name` is the name of the setting, for errors. The state of the
-    /// directory is that of this call, also after an error.
+    /// Reads the directory's files, and checks all apps. `name` is the setting's name, for errors. The directory's
+    /// state is that of this call, also after an error.
     ///
     /// # Errors
     /// The directory cannot be read, a file is invalid, or two apps contradict each other.
@@ -312,7 +312,7 @@ impl PusherSettings {
         if faults.is_empty() { self.check() } else { Err(faults.join("\n")) }
     }
 
-    /// Takes over the state of the directory from settings that were rejected, so that their fault is reported once.
+    /// Takes over the directory's state from settings that were rejected, so that their fault is reported once.
     pub(crate) fn note_state(&mut self, rejected: &Self) {
         self.directory.clone_from(&rejected.directory);
     }
@@ -320,7 +320,7 @@ impl PusherSettings {
     /// Checks that each app has an id, a key and a secret, and that no other app has the id, the key or the topics.
     ///
     /// # Errors
-    /// The position of the app, and of the app with the same id, key or topics.
+    /// The app's position, and that of the app with the same id, key or topics.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut known = HashMap::new();
         for section in self.all() {
@@ -364,7 +364,7 @@ impl PusherSettings {
         Ok(())
     }
 
-    /// The apps for the hub. Reads the files of secrets.
+    /// Returns the apps for the hub. Reads the secret files.
     pub(crate) fn apps(&self) -> Result<PusherApps, String> {
         let apps = self.all().map(PusherSection::app).collect::<Result<Vec<_>, _>>()?;
         PusherApps::new(apps).map_err(|error| format!("pusher.app: {error}"))
@@ -372,7 +372,7 @@ impl PusherSettings {
 }
 
 impl PusherSection {
-    /// Reads the keys of one table.
+    /// Reads one table's keys.
     fn resolve(section: &FileSection, files: &mut SettingFiles) -> Result<Self, String> {
         let flags = SettingFlags::default();
         let mut resolver = SettingResolver::new(&flags, &section.file);
@@ -444,13 +444,13 @@ impl PusherSection {
             .with_authorization_timeout(keys.authorization_timeout)
             .with_features(features(keys))
             .with_limits(limits(keys));
-        // All apps are checked together later: an error of this check has the position.
+        // All apps are checked together later: an error from this check has the position.
         PusherApps::new([app.clone()]).map_err(|error| fault(error.to_string()))?;
         Ok(app)
     }
 }
 
-/// The webhooks of an app. Reads the file of certificates.
+/// Returns an app's webhooks. Reads the certificate file.
 ///
 /// # Errors
 /// The file cannot be read, or a header is no pair.

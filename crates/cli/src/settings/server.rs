@@ -1,4 +1,4 @@
-//! Limits of the whole server, and its shutdown.
+//! Limits for the whole server, and its shutdown.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 

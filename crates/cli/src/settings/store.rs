@@ -54,7 +54,7 @@ setting_args! {
     pub(crate) struct StoreArgs(StoreKeys::TABLE.args().map(target))
 }
 
-/// Describes the broker as the target of a copy.
+/// Describes the broker as a copy's target.
 fn target(arg: Arg) -> Arg {
     if arg.get_id() != "streams_store" {
         return arg;
@@ -65,7 +65,7 @@ fn target(arg: Arg) -> Arg {
     )
 }
 
-/// Address and client settings of the broker.
+/// The broker's address and client settings.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
     url: String,
@@ -132,7 +132,7 @@ impl SettingGroup for Option<StoreSettings> {
 }
 
 impl StoreSettings {
-    /// Returns the settings of a command without a configuration file.
+    /// Returns the settings for a command without a configuration file.
     pub(crate) fn from_args(args: &StoreArgs) -> Result<Option<Self>, String> {
         Option::resolve(&mut SettingResolver::new(&args.0, &ConfigFile::default()))
     }
@@ -180,7 +180,7 @@ impl StoreSettings {
         }
     }
 
-    /// Identity of the broker, without secrets.
+    /// Returns the broker's identity, without secrets.
     pub(super) fn location(&self) -> String {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("", &self.url));
         let hosts = rest.split('?').next().unwrap_or_default();
@@ -188,7 +188,7 @@ impl StoreSettings {
         format!("{scheme}://{}", hosts.trim_end_matches('/'))
     }
 
-    /// The prefix of the names at the broker.
+    /// Returns the name prefix at the broker.
     pub(super) fn prefix(&self) -> &str {
         let (_, query) = self.url.split_once('?').unwrap_or_default();
         let prefix = query.split('&').find_map(|pair| pair.strip_prefix("prefix="));

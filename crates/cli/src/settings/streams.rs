@@ -1,4 +1,4 @@
-//! Settings of durable streams.
+//! Durable stream settings.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ impl StreamSettings {
         Ok(())
     }
 
-    /// The options of the hub's streams, if they are configured. Connects to the broker in the background.
+    /// Returns the options for the hub's streams, if they are configured. Connects to the broker in the background.
     ///
     /// # Errors
     /// Returns the reason why the broker's address is invalid.
@@ -203,7 +203,7 @@ impl StreamSettings {
         self.store.as_ref()
     }
 
-    /// Number of listeners with an address.
+    /// Returns how many listeners have an address.
     pub(crate) fn addresses(&self) -> usize {
         self.listen.iter().filter(|endpoint| matches!(endpoint, ListenEndpoint::Tcp(_))).count()
     }
@@ -214,13 +214,13 @@ const DURABLE_TOPICS: &str = "streams.durable_topics";
 const DURABLE_KEYS: &str = "streams.durable_keys";
 const COMPACT: &str = "streams.compact";
 
-/// Maximum number of streams, up to which startup and handover were measured.
+/// Maximum streams, up to which startup and handover were measured.
 const STREAMS_MAX: u32 = 100_000;
 
-/// Default size of a node's copy of each partition, in bytes.
+/// Default size for a node's copy of each partition, in bytes.
 const COPY_BYTES: usize = 1 << 30;
 
-/// Permissions of the sockets: the user and the group of the process.
+/// Socket permissions: the process's user and group.
 const UNIX_MODE: u32 = 0o660;
 
 #[cfg(test)]

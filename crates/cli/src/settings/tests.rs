@@ -121,7 +121,7 @@ fn settings_that_can_never_match_are_rejected() {
         (&["--streams", "d", "--streams-compact", "a.*x"], String::new(), "a wildcard is a whole part"),
         (&["--streams", "d", "--streams-durable-keys", "*x"], String::new(), "a wildcard is a whole part"),
         (&["--auth-jwks-url", " https://a=https://b/"], String::new(), "has blanks around it"),
-        // Topics of the hub itself.
+        // The hub's own topics.
         (&["--history", "$pusher.>=5"], String::new(), "names that begin with $pusher are reserved"),
         (&["--auth-public-subscribe", "$pusher.a"], String::new(), "are reserved for channels of apps"),
         (&[], "[namespace.\"$pusher.>\"]".to_owned(), "are reserved for channels of apps"),
@@ -170,7 +170,7 @@ fn settings_that_need_a_restart_are_named() {
     }
 }
 
-/// A flag, a key of the file and no value: each reaches the settings, in the same form.
+/// A flag, a key in the file and no value: each reaches the settings, in the same form.
 #[test]
 fn every_key_is_read_from_flag_and_file() {
     for key in key::keys(TABLES) {

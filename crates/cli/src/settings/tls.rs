@@ -1,4 +1,4 @@
-//! Certificates of the server.
+//! Server certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,11 +32,11 @@ settings! {
 const CERTIFICATE: &str = "tls.certificate";
 const KEY: &str = "tls.key";
 
-/// Files of the command line replace all files of the configuration: a certificate and a key from different sources are
+/// Files on the command line replace all files in the configuration: a certificate and a key from different sources are
 /// not a pair.
 const PAIR: &[&str] = &[CERTIFICATE, KEY];
 
-/// Files of certificates and of their keys, in pairs.
+/// Certificate and key files, in pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsSettings {
     pairs: Vec<(PathBuf, PathBuf)>,

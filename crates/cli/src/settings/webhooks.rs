@@ -1,4 +1,4 @@
-//! Webhooks: reports of events to the application.
+//! Webhooks: event reports to the application.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -104,7 +104,7 @@ impl From<WebhookEventSetting> for WebhookEventKind {
     }
 }
 
-/// The webhooks, in the order of their names.
+/// The webhooks, in name order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WebhookSettings(Vec<WebhookSection>);
 

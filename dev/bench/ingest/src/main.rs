@@ -1,5 +1,5 @@
-//! HTTP to Kafka on our server, to be measured by `sinews bench compare` beside hyper. The body of each
-//! request becomes one message; the server replies after the broker's acknowledgement.
+//! HTTP to Kafka on our server, to be measured by `sinews bench compare` beside hyper. Each request's body becomes one
+//! message; the server replies after the broker's acknowledgement.
 //!
 //! Messages go through `sinews_brokers`, as in `sinews serve`. A full queue results in 503.
 #![forbid(unsafe_code)]

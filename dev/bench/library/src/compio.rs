@@ -38,7 +38,7 @@ pub(crate) fn runtime() -> Result<Runtime, Error> {
 /// Completed receives that the kernel may queue.
 const BUFFERS: u16 = 256;
 
-/// Size of a receive buffer: a message of 16 KiB fits into one receive.
+/// Receive buffer size: a 16 KiB message fits into one receive.
 const BUFFER_LEN: usize = 32 << 10;
 
 async fn echo(stream: TcpStream, config: Arc<Config>) -> Result<(), Error> {

@@ -82,7 +82,7 @@ fn announce(address: SocketAddr) -> Result<(), Error> {
     Ok(io::stdout().flush()?)
 }
 
-/// Exceeds the largest message of all loads.
+/// Exceeds the largest message in all loads.
 fn config() -> Config {
     const MESSAGE_MAX: u64 = 64 << 20;
     Config::default().with_max_message(MESSAGE_MAX).with_max_frame(MESSAGE_MAX)

@@ -1,4 +1,4 @@
-//! The plain echo on compio: the minimum work of a server on this runtime, without any code of ours.
+//! The plain echo on compio: a server's minimum work on this runtime, without any code of ours.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use compio::net::{TcpListener, TcpStream};
 use crate::compio::runtime;
 use crate::{Error, announce};
 
-/// Accepts forever; each connection is a task with a buffer of its own.
+/// Accepts forever; each connection is a task with its own buffer.
 pub(crate) fn run(address: SocketAddr) -> Result<(), Error> {
     runtime()?.block_on(async {
         let listener = TcpListener::bind(address).await?;
@@ -36,5 +36,5 @@ async fn echo(mut stream: TcpStream) -> Result<(), Error> {
     }
 }
 
-/// A message of 16 KiB fits into one receive.
+/// A 16 KiB message fits into one receive.
 const BUFFER: usize = 32 << 10;

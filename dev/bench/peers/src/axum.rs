@@ -17,7 +17,7 @@ use tokio::sync::broadcast::{self, Sender, error::RecvError};
 use crate::tokio::runtime;
 use crate::{Error, HELLO, MESSAGE_MAX, Threads, announce, feed};
 
-/// Echo form of `/echo`.
+/// Echo form for `/echo`.
 #[derive(Clone, Copy)]
 pub(crate) enum Echo {
     Send,
@@ -77,7 +77,7 @@ async fn send(mut socket: WebSocket) {
     }
 }
 
-/// A message, and the connection of its publisher.
+/// A message, and its publisher's connection.
 type Published = (u64, Message);
 
 #[derive(Clone, Debug, Default)]
@@ -99,7 +99,7 @@ async fn topic(
     open(upgrade).on_upgrade(|socket| subscribe(socket, sender))
 }
 
-/// Publishes the messages of this connection to all other connections, and sends their messages to it.
+/// Publishes this connection's messages to all other connections, and sends their messages to it.
 async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let own = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
@@ -128,5 +128,5 @@ async fn subscribe(mut socket: WebSocket, sender: Sender<Published>) {
     }
 }
 
-/// Maximum backlog of a slow subscriber, in messages.
+/// A slow subscriber's maximum backlog, in messages.
 const WAITING_MAX: usize = 1024;

@@ -10,12 +10,12 @@ use compio_ws::tungstenite::protocol::WebSocketConfig;
 
 use crate::{Error, MESSAGE_MAX, announce, feed};
 
-/// Setup of io_uring.
+/// io_uring setup.
 #[derive(Clone, Copy)]
 pub(crate) enum Ring {
-    /// The default setup of compio.
+    /// compio's default setup.
     Default,
-    /// With the flags of compio for a single-threaded ring.
+    /// With compio's flags for a single-threaded ring.
     Tuned,
 }
 

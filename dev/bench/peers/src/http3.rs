@@ -1,4 +1,4 @@
-//! Servers of HTTP/3 on quinn. hyper has no HTTP/3: its project has the crate `h3`, which `h3-quinn` joins with quinn.
+//! HTTP/3 servers on quinn. hyper has no HTTP/3: its project has the crate `h3`, which `h3-quinn` joins with quinn.
 //!
 //! `h3` rejects `:protocol` `websocket`. sockudo-ws, which uses it, therefore takes `webtransport` in its place. Each runs on one
 //! thread, prints its address, and serves until its standard input is closed.
@@ -114,7 +114,7 @@ async fn serve(incoming: quinn::Incoming) -> Result<(), Error> {
 
 /// WebSockets on sockudo-ws, as in its example.
 fn sockudo(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Error> {
-    // It takes a configuration only, and quinn needs the provider of the process.
+    // It takes a configuration only, and quinn needs the process-wide provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = Config::builder().max_payload_length(MESSAGE_MAX).build();
     let tls = tls(certificate, key)?;
@@ -133,8 +133,8 @@ fn sockudo(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Er
     })
 }
 
-/// Sessions of WebTransport on web-transport-quinn: each echoes the bytes of a stream that the server opens. An echo of the
-/// bytes is an echo of the messages.
+/// WebTransport sessions on web-transport-quinn: each echoes the bytes from a stream that the server opens. Echoing the
+/// bytes echoes the messages.
 fn sessions(address: SocketAddr, certificate: &Path, key: &Path) -> Result<(), Error> {
     let (chain, key) = read_certificate(certificate, key)?;
     runtime()?.block_on(async {
@@ -177,8 +177,8 @@ fn tls(certificate: &Path, key: &Path) -> Result<rustls::ServerConfig, Error> {
     Ok(config)
 }
 
-/// Body of the answer to `GET /hello`, as plain text.
+/// Response body for `GET /hello`, as plain text.
 const HELLO: &str = "Hello, world!";
 
-/// Exceeds the largest message of all loads.
+/// Exceeds the largest message in all loads.
 const MESSAGE_MAX: usize = 64 << 20;

@@ -28,9 +28,9 @@ pub(crate) async fn fastwebsockets(stream: TcpStream) -> Result<(), Error> {
     serve(stream, echo).await
 }
 
-/// It has no `feed`, and writes each frame at once. So its halves (`unstable-split`) get the bare halves of
-/// the socket. The write half has a buffer, which is flushed when no further message has arrived. The task is
-/// `unconstrained`, as in the library's own echo server.
+/// It has no `feed`, and writes each frame at once. So its halves (`unstable-split`) get the socket's bare halves. The
+/// write half has a buffer, which is flushed when no further message has arrived. The task is `unconstrained`, as in
+/// the library's own echo server.
 pub(crate) async fn fastwebsockets_buffered(stream: TcpStream) -> Result<(), Error> {
     serve(stream, |upgraded| unconstrained(echo_buffered(upgraded))).await
 }
@@ -71,7 +71,7 @@ async fn echo_buffered(upgraded: UpgradeFut) -> Result<(), WebSocketError> {
     let write = BufWriter::with_capacity(WRITE_BUFFER, write);
     let (mut reader, mut writer) = after_handshake_split(read, write, Role::Server);
     reader.set_max_message_size(MESSAGE_MAX);
-    // The automatic answers of the library are sent below, since only this code has the write half.
+    // The library's automatic answers are sent below, since only this code has the write half.
     reader.set_auto_close(false);
     reader.set_auto_pong(false);
     let mut reader = FragmentCollectorRead::new(reader);

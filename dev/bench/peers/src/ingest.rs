@@ -1,4 +1,4 @@
-//! HTTP to Kafka in its usual form: the body of each request becomes one message, answered after the broker's
+//! HTTP to Kafka in its usual form: each request's body becomes one message, answered after the broker's
 //! acknowledgement. hyper on Tokio and on compio, with rdkafka's `FutureProducer`; a full queue results in
 //! 503. The settings equal ours: all replicas acknowledge, idempotent, linger of at most one millisecond.
 
@@ -18,7 +18,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use crate::{Error, MESSAGE_MAX};
 
-/// The producer of the messages.
+/// The message producer.
 struct Kafka {
     producer: FutureProducer,
     topic: String,
@@ -26,7 +26,7 @@ struct Kafka {
 
 static KAFKA: OnceLock<Arc<Kafka>> = OnceLock::new();
 
-/// The settings of `sinews_brokers`; all other settings are librdkafka's defaults for both.
+/// The `sinews_brokers` settings; all other settings are librdkafka's defaults for both.
 const SETTINGS: [(&str, &str); 4] = [
     ("acks", "all"),
     ("enable.idempotence", "true"),
@@ -51,7 +51,7 @@ pub(crate) async fn tokio(stream: tokio::net::TcpStream) -> Result<(), Error> {
     Ok(connection.await?)
 }
 
-/// On compio, through the adapter of its authors.
+/// On compio, through its authors' adapter.
 pub(crate) async fn compio(stream: compio::net::TcpStream) -> Result<(), Error> {
     let stream = HyperStream::new_plain(stream);
     Ok(http1::Builder::new().serve_connection(stream, service_fn(publish)).await?)

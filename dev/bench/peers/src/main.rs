@@ -6,7 +6,7 @@
 //! library's defaults. WebSockets are echoed on any path. Built only with the feature `peers`.
 //!
 //! Each also has the fastest form in the library's documentation, or else its source: answers to messages
-//! that arrived together are gathered and written at once. The module of each library describes its form.
+//! that arrived together are gathered and written at once. Each library's module describes its form.
 #![forbid(unsafe_code)]
 
 mod actix;
@@ -166,10 +166,10 @@ fn announce(address: SocketAddr) -> Result<(), Error> {
     Ok(io::stdout().flush()?)
 }
 
-/// Body of the answer to `GET /hello`, as plain text.
+/// Response body for `GET /hello`, as plain text.
 const HELLO: &str = "Hello, world!";
 
-/// Exceeds the largest message of all loads.
+/// Exceeds the largest message in all loads.
 const MESSAGE_MAX: usize = 64 << 20;
 
 /// tungstenite's default; its documentation recommends it for heavy reads.

@@ -70,8 +70,8 @@ pub(crate) async fn websockets(stream: TcpStream) -> Result<(), Error> {
     Ok(())
 }
 
-/// Echoes with `feed` and `flush`, with a flush threshold that no burst of small messages reaches. Its `next`
-/// flushes, so all messages are taken first.
+/// Echoes with `feed` and `flush`, with a flush threshold that no burst of small messages reaches. Its `next` flushes,
+/// so all messages are taken first.
 pub(crate) async fn websockets_feed(stream: TcpStream) -> Result<(), Error> {
     let config = tokio_websockets::Config::default().flush_threshold(128 << 10);
     let socket = accept_websockets(stream, config).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn sockudo(stream: TcpStream) -> Result<(), Error> {
     Ok(())
 }
 
-/// The echo loop of its documentation ("Queued-write backpressure"): `next` flushes before it waits.
+/// The echo loop in its documentation ("Queued-write backpressure"): `next` flushes before it waits.
 pub(crate) async fn sockudo_feed(stream: TcpStream) -> Result<(), Error> {
     use sockudo_ws::Message;
 

@@ -1,4 +1,4 @@
-//! Keyed topics of Sinews, and map subscriptions of Centrifugo: what clients send.
+//! Keyed topics in Sinews, and map subscriptions in Centrifugo: what clients send.
 
 use clap::ValueEnum;
 
@@ -11,7 +11,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Path of the WebSocket.
+    /// Returns the WebSocket path.
     pub(super) const fn path(self) -> &'static str {
         match self {
             Self::Sinews => "/ws",
@@ -19,7 +19,7 @@ impl Dialect {
         }
     }
 
-    /// First message of a client.
+    /// Returns a client's first message.
     pub(super) const fn first(self) -> Option<&'static str> {
         match self {
             Self::Sinews => None,

@@ -15,7 +15,7 @@ pub(super) struct Buffers {
     arena: *mut u8,
     /// Fill level by buffer.
     filled: [u32; COUNT as usize],
-    /// Full buffers of this turn.
+    /// Full buffers in this turn.
     full: Vec<u16>,
 }
 
@@ -31,7 +31,7 @@ impl Buffers {
     pub(super) fn register(submitter: &Submitter<'_>) -> io::Result<Self> {
         let entries: *mut BufRingEntry = leaked(size_of::<BufRingEntry>() * COUNT as usize, PAGE).cast();
         let arena = leaked(BYTES as usize * COUNT as usize, PAGE);
-        // SAFETY: the memory of the ring has that many entries and is never freed.
+        // SAFETY: the ring's memory has that many entries and is never freed.
         unsafe { submitter.register_buf_ring_with_flags(entries as u64, COUNT, GROUP, INCREMENTAL)? };
         let full = (0..COUNT).collect();
         let mut buffers = Self { entries, tail: 0, arena, filled: [0; COUNT as usize], full };
@@ -39,7 +39,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Records the bytes of a receive in a buffer, and whether the kernel continues to fill it.
+    /// Records a receive's bytes in a buffer, and whether the kernel continues to fill it.
     pub(super) fn fill(&mut self, buffer: u16, bytes: u32, more: bool) -> Range {
         let filled = &mut self.filled[usize::from(buffer)];
         let range = Range { offset: u32::from(buffer) * BYTES + *filled, length: bytes };
@@ -80,10 +80,10 @@ impl Buffers {
         unsafe { self.arena.add(range.offset as usize) }
     }
 
-    /// Returns the received bytes of a range.
+    /// Returns a range's received bytes.
     pub(super) fn bytes(&self, range: Range) -> &[u8] {
         // SAFETY: the range is within the arena and is initialized by a receive. The kernel writes into
-        // returned buffers only during an enter, and no borrow of this lasts across an enter.
+        // returned buffers only during an enter, and no such borrow lasts across an enter.
         unsafe { std::slice::from_raw_parts(self.start(range), range.length as usize) }
     }
 }
@@ -109,16 +109,16 @@ fn leaked(bytes: usize, align: usize) -> *mut u8 {
     memory
 }
 
-/// The only group of buffers.
+/// The only buffer group.
 pub(super) const GROUP: u16 = 0;
 
 /// `IOU_PBUF_RING_INC`: a receive consumes a part of a buffer, and the next receive continues behind it.
 const INCREMENTAL: u16 = 2;
 
-/// A power of two. The buffers total 1 MiB, which stays in the second-level cache: with 4 MiB, messages of 16
-/// KiB cost 8 % more, and messages of 1 MiB and above 10 %.
+/// A power of two. The buffers total 1 MiB, which stays in the second-level cache: with 4 MiB, 16 KiB messages cost 8 %
+/// more, and messages from 1 MiB upwards 10 %.
 const COUNT: u16 = 16;
-/// Size of a buffer. Half the size, or half the number, costs 10 % more at 16 KiB.
+/// Buffer size. Half the size, or half the number, costs 10 % more at 16 KiB.
 const BYTES: u32 = 64 << 10;
 
 const PAGE: usize = 4 << 10;

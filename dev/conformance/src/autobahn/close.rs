@@ -53,7 +53,7 @@ fn order() -> Vec<Case> {
     ]
 }
 
-/// Lengths and content of the payload.
+/// Payload lengths and content.
 fn payloads() -> Vec<Case> {
     let not_utf8 = b"\xce\xba\xe1\xbd\xb9\xcf\x83\xce\xbc\xce\xb5\xed\xa0\x80edited";
     let reason = |len: usize| "*".repeat(len);

@@ -5,16 +5,16 @@ use sinews_testkit::Rng;
 
 use crate::Case;
 
-/// Length of the messages, and of the frames that carry them compressed.
+/// Message length, and the length of the frames that carry the compressed messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bytes of a message.
+    /// Message bytes.
     pub message: usize,
-    /// Maximum payload bytes of a frame.
+    /// Maximum payload bytes in a frame.
     pub frame: usize,
 }
 
-/// The 18 shapes of the suite.
+/// The suite's 18 shapes.
 pub const SHAPES: [Shape; 18] = {
     const ANY: usize = usize::MAX;
     const fn shape(message: usize, frame: usize) -> Shape {
@@ -42,10 +42,10 @@ pub const SHAPES: [Shape; 18] = {
     ]
 };
 
-/// Common properties of a family of cases: its number and the offers of its client, in order of preference.
+/// Common properties of a case family: its number and its client's offers, the preferred one first.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
-    /// The number of the suite, such as `13.4`.
+    /// The suite's number, such as `13.4`.
     pub number: &'static str,
     /// The offers as a header.
     pub offers: &'static str,
@@ -120,7 +120,7 @@ pub fn section_13() -> Vec<Family> {
 }
 
 impl Family {
-    /// The case of a shape with `count` messages (1,000 in the suite), all cut from one long text.
+    /// Returns the case for a shape with `count` messages (1,000 in the suite), all cut from one long text.
     #[must_use]
     pub fn case(&self, index: usize, count: usize) -> Case {
         let shape = SHAPES[index];
@@ -134,7 +134,7 @@ impl Family {
     }
 }
 
-/// Repeats the output of `record` up to the length, and cuts it; the output is ASCII where the kind is text.
+/// Repeats `record`'s output up to the length, and cuts it; the output is ASCII where the kind is text.
 fn repeat(len: usize, rng: &mut Rng, mut record: impl FnMut(&mut Rng) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(len + 256);
     while out.len() < len {

@@ -6,7 +6,7 @@ use sinews_testkit::Frame;
 
 use crate::Case;
 
-/// Text and binary messages of the lengths at which the header changes.
+/// Text and binary messages with the lengths at which the header changes.
 #[must_use]
 pub fn section_1() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -1,11 +1,11 @@
-//! The case families of the Autobahn suite under its numbers, as data.
+//! The Autobahn suite's case families under its numbers, as data.
 //!
 //! Each frame, payload and expectation equals the suite's. There are three differences:
 //!
 //! * where Autobahn accepts a closed transport, these cases require a Close with the right code as the last
 //!   frame;
 //! * a case is run in each role and cut in several ways, including the suite's chopping;
-//! * the long sections (9, 12, 13) have the shapes of the suite with fewer rounds.
+//! * the long sections (9, 12, 13) have the suite's shapes with fewer rounds.
 
 mod close;
 mod deflate;

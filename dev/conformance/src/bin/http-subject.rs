@@ -1,6 +1,6 @@
-//! Server for the HTTP cases: `http-subject poll|uring DIRECTORY [TLS ADDRESS [http2]]`. It echoes the body of any
-//! request to any path except the few paths of `subject`. It creates the served file and a Unix socket in the
-//! directory, and reads its certificate from there.
+//! Server for the HTTP cases: `http-subject poll|uring DIRECTORY [TLS ADDRESS [http2]]`. It echoes any request's body
+//! on any path except the few paths in `subject`. It creates the served file and a Unix socket in the directory, and
+//! reads its certificate from there.
 #![forbid(unsafe_code)]
 
 use std::env;

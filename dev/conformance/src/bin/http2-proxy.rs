@@ -1,5 +1,5 @@
-//! Passes WebSocket clients of HTTP/1.1 on to a server of HTTP/2: each handshake becomes an extended CONNECT (RFC 8441) on
-//! one connection that all clients share, and the bytes of the WebSocket pass unchanged. Suites that speak HTTP/1.1 only
+//! Passes HTTP/1.1 WebSocket clients on to an HTTP/2 server: each handshake becomes an extended CONNECT (RFC 8441) on
+//! one connection that all clients share, and the WebSocket's bytes pass unchanged. Suites that speak HTTP/1.1 only
 //! test a server over HTTP/2 this way. `http2-proxy SERVER` prints its address.
 //!
 //! It uses the crate `h2`, in clear text: an implementation other than the server's.
@@ -40,7 +40,7 @@ async fn serve(server: SocketAddr) -> Result<(), Error> {
     }
 }
 
-/// The connection of all clients, which is made again once the server has ended it.
+/// The connection for all clients, which is made again once the server has ended it.
 struct SharedConnection {
     server: SocketAddr,
     requests: Mutex<Option<SendRequest<Bytes>>>,
@@ -59,10 +59,10 @@ impl SharedConnection {
         let (requests, mut connection) = handshake(stream).await?;
         let mut pings = connection.ping_pong().ok_or("the connection is new")?;
         tokio::spawn(async move {
-            // Each stream reports the end of the connection.
+            // Each stream reports the connection's end.
             let _ = connection.await;
         });
-        // The setting is in the first frame of the server.
+        // The setting is in the server's first frame.
         pings.ping(Ping::opaque()).await?;
         if !requests.is_extended_connect_protocol_enabled() {
             return Err("the server offers no WebSockets over HTTP/2".into());
@@ -92,7 +92,7 @@ async fn pass(mut client: TcpStream, shared: &SharedConnection) -> Result<(), Er
     upward.and(downward)
 }
 
-/// Passes the bytes of the client on. The end of its side is the end of the stream.
+/// Passes the client's bytes on. The end of its side ends the stream.
 async fn pass_up(
     mut client: OwnedReadHalf,
     first: Bytes,
@@ -124,7 +124,7 @@ async fn pass_up(
                 chunk.truncate(count);
                 data = chunk.into();
             }
-            // A reset of TCP is one of the stream (RFC 8441 section 5).
+            // A TCP reset resets the stream (RFC 8441 section 5).
             Err(_) => {
                 stream.send_reset(Reason::CANCEL);
                 return Ok(());
@@ -133,10 +133,10 @@ async fn pass_up(
     }
 }
 
-/// Passes the bytes of the server on. The end of the stream is the end of its side.
+/// Passes the server's bytes on. The stream's end ends the server's side.
 async fn pass_down(mut stream: RecvStream, mut client: OwnedWriteHalf) -> Result<(), Error> {
     while let Some(data) = stream.data().await {
-        // A reset stream is a reset of TCP: dropping the client's socket ends it.
+        // A stream reset is a TCP reset: dropping the client's socket ends it.
         let Ok(data) = data else { return Ok(()) };
         stream.flow_control().release_capacity(data.len())?;
         if client.write_all(&data).await.is_err() {

@@ -1,5 +1,5 @@
-//! Passes WebSocket clients of HTTP/1.1 on to a server of HTTP/3: each handshake becomes an extended CONNECT (RFC 9220) on a
-//! connection of its own, and the bytes of the WebSocket pass unchanged. Suites that speak HTTP/1.1 only test a server over
+//! Passes HTTP/1.1 WebSocket clients on to an HTTP/3 server: each handshake becomes an extended CONNECT (RFC 9220) on
+//! its own connection, and the WebSocket's bytes pass unchanged. Suites that speak HTTP/1.1 only test a server over
 //! HTTP/3 this way. `http3-proxy SERVER CERTIFICATE` prints its address.
 #![forbid(unsafe_code)]
 
@@ -62,13 +62,13 @@ async fn pass(mut client: TcpStream, server: SocketAddr, tls: rustls::ClientConf
     let headers = response.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
     client.write_all(&handshake.response(response.status, headers)).await?;
     if response.is_accepted() {
-        // A reset tunnel is a reset of TCP: dropping the client's socket ends it.
+        // A tunnel reset is a TCP reset: dropping the client's socket ends it.
         let _ = tunnel.relay(ClientStream { first: handshake.behind, client }).await;
     }
     Ok(())
 }
 
-/// A client, of whose bytes the first have been received.
+/// A client whose first bytes have been received.
 struct ClientStream {
     first: Bytes,
     client: TcpStream,

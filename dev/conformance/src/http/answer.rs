@@ -1,4 +1,4 @@
-//! Strict parsing of answers, and comparison with the expected answer.
+//! Strict answer parsing, and comparison with the expected answer.
 
 use super::Answer;
 
@@ -65,7 +65,7 @@ impl Answered {
         named.map(|(_, value)| &**value)
     }
 
-    /// RFC 9112 section 6.3, for a server that states the length of every body.
+    /// RFC 9112 section 6.3, for a server that states every body's length.
     fn body_len(&self, of_head: bool) -> Result<usize, String> {
         let lengths: Vec<&str> = self.values("content-length").collect();
         let has_none = matches!(self.status, 100..=199 | 204 | 304);

@@ -1,21 +1,22 @@
-//! Answers of a server to valid and invalid requests, as data: `http-cases.jsonl` beside the sources.
+//! A server's answers to valid and invalid requests, as data: `http-cases.jsonl` beside the sources.
 //!
-//! The requests are findings of other projects. Each case names the section of RFC 9110 or RFC 9112 that determines the answer.
-//! Where the section leaves a choice, or our answer deviates from its recommendation, the case has the reason (`why`).
+//! The requests are other projects' findings. Each case names the section in RFC 9110 or RFC 9112 that determines the
+//! answer. Where the section leaves a choice, or our answer deviates from its recommendation, the case has the reason
+//! (`why`).
 //!
-//! * `h1spec`: all 33 cases of uNetworking's h1spec;
-//! * `http-garden`: disagreements of servers and proxies, found by the HTTP Garden;
-//! * `llhttp`: requests of the tests of Node's parser, with a `Host` added where they omit it for another purpose;
-//! * `nginx-tests`: requests of nginx's tests: hosts, ranges, conditions;
-//! * `RFC 9112`, `RFC 9110`: rules of the standards that the other sources do not cover.
+//! * `h1spec`: all 33 cases from uNetworking's h1spec;
+//! * `http-garden`: disagreements between servers and proxies, found by the HTTP Garden;
+//! * `llhttp`: requests from the tests of Node's parser, with a `Host` added where they omit it for another purpose;
+//! * `nginx-tests`: requests from nginx's tests: hosts, ranges, conditions;
+//! * `RFC 9112`, `RFC 9110`: rules from the standards that the other sources do not cover.
 //!
 //! Each character of `wire` and `body` is a byte. A `wire` in brackets has a beginning, a repeated part with its count, and an
 //! end. Without `answers` the request is incomplete. With `ends` the connection ends after the answers, and no further request is
 //! read; otherwise another request may follow.
 //!
-//! The server under test echoes the body of any request to any path, except the few paths in [`subject`].
-//! `cargo xtask conformance` runs each case whole, cut at every byte, byte by byte, twice in one write, and
-//! with another request behind it that must not be read where the connection has to end.
+//! The server under test echoes any request's body on any path, except the few paths in [`subject`]. `cargo xtask
+//! conformance` runs each case whole, cut at every byte, byte by byte, twice in one write, and with another request
+//! behind it that must not be read where the connection has to end.
 
 mod answer;
 pub mod subject;
@@ -93,7 +94,7 @@ impl Case {
         }
     }
 
-    /// Whether every server gives this answer, independent of its routes, because the head is invalid.
+    /// Whether every server gives this answer, on any routes, because the head is invalid.
     #[must_use]
     pub fn is_refused_head(&self) -> bool {
         let head = self.wire.windows(4).position(|window| window == b"\r\n\r\n");
@@ -122,7 +123,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// The bytes of a text with a character for each byte.
+/// Returns the bytes of a text with a character for each byte.
 fn bytes(value: &Value) -> Vec<u8> {
     text(value).chars().map(|char| u8::try_from(char).expect("a byte")).collect()
 }

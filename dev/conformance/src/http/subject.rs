@@ -1,15 +1,15 @@
-//! The paths and the file of the server under test.
+//! Paths and file on the server under test.
 
-/// Path of the directory with [`FILE`].
+/// Path to the directory with [`FILE`].
 pub const FILES: &str = "/files";
 
 /// The file's name in the directory.
 pub const FILE_NAME: &str = "t1.html";
 
-/// Modification time of the file, in seconds.
+/// The file's modification time, in seconds.
 pub const FILE_SECONDS: u64 = 1_000_000_000;
 
-/// Content of the file: a hundred lines of ten bytes.
+/// The file's content: a hundred lines of ten bytes.
 pub const FILE: &[u8] = &file();
 
 /// Path that supports only GET.
@@ -18,13 +18,13 @@ pub const ONLY_GET: &str = "/only-get";
 /// Path that answers any method, once the request is complete, with content.
 pub const CONTENT: &str = "/content";
 
-/// Path that takes the list of answered requests, but not those of this path: status, method and target in a line.
+/// Path that takes the list of answered requests, except requests to this path: status, method and target in a line.
 pub const ANSWERED: &str = "/answered";
 
 /// Answered requests to list.
 pub const ANSWERED_MAX: usize = 10_000;
 
-/// Path of a WebSocket.
+/// WebSocket path.
 pub const WEBSOCKET: &str = "/websocket";
 
 const fn file() -> [u8; 1000] {

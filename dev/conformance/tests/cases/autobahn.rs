@@ -1,4 +1,4 @@
-//! The case families of the Autobahn suite in memory, against a machine of either role.
+//! The Autobahn suite's case families in memory, against a machine in either role.
 
 use sinews_conformance::autobahn::{self, Family};
 use sinews_conformance::{Case, Setup};
@@ -49,7 +49,7 @@ fn text_fails_at_the_first_impossible_byte_and_not_before() {
     run_all(&cases);
 }
 
-/// 16 MiB, the longest of the suite and our default limit, in one chunk; up to 1 MiB in all chunkings.
+/// 16 MiB, the suite's longest and our default limit, in one chunk; up to 1 MiB in all chunkings.
 #[test]
 fn section_9_long_messages() {
     let cases = autobahn::section_9_whole(usize::MAX);
@@ -154,8 +154,7 @@ fn section_13_parameters() {
     run_deflate(&autobahn::section_13(), 10, 1);
 }
 
-/// The assumptions of sections 12 and 13: echoes are really compressed, and context takeover makes them
-/// smaller.
+/// The assumptions behind sections 12 and 13: echoes are really compressed, and context takeover makes them smaller.
 #[test]
 fn echoes_are_compressed_and_windows_taken_over() {
     let families = autobahn::section_13();

@@ -1,4 +1,4 @@
-//! Real faults of other projects, by class: lengths, growth by small parts, compression, resets, queues.
+//! Other projects' real faults, by class: lengths, growth by small parts, compression, resets, queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -244,7 +244,7 @@ fn fill(policy: Overflow, len: usize) -> (SessionEnd, Vec<Sent>) {
     let config = quiet().with_max_outbound(10_000).with_high_water(5000).with_overflow(policy);
     let negotiated = negotiate_plain(Role::Server);
     let mut end = SessionEnd::new(negotiated, config, App::listener(), Time::ZERO);
-    // The first byte of a first message has left: the rest of it can no longer be dropped.
+    // The first byte of a first message has left: the rest can no longer be dropped.
     let _ = end.act(Time::ZERO, |tx| tx.send_text("in flight").expect("open"));
     assert_eq!(end.take(1, Time::ZERO).len(), 1);
     let mut sent = Vec::new();
@@ -260,7 +260,7 @@ fn fill(policy: Overflow, len: usize) -> (SessionEnd, Vec<Sent>) {
     (end, sent)
 }
 
-/// Returns the frames that the peer reads: the first byte of each binary message, and the end.
+/// Returns the frames that the peer reads: each binary message's first byte, and the end.
 fn drained(end: SessionEnd) -> (Vec<u8>, Vec<Reply>) {
     let mut end = end;
     let mut bytes = vec![0x81];
@@ -472,7 +472,7 @@ impl Events for Messages {
     }
 }
 
-/// The contexts that connections of a thread borrow are clean after a connection has failed inside a message.
+/// The contexts that a thread's connections borrow are clean after a connection has failed inside a message.
 #[test]
 fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     let agreed = negotiate(shared(), shared());
@@ -490,7 +490,7 @@ fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     let over = Frame::binary(codec.compress(&[1; 60_000])).rsv(4).encode(Role::Client);
     let garbage = Frame::binary([0xff; 20]).rsv(4).encode(Role::Client);
     let cut = Frame::binary(&codec.compress(&[2; 3000])[..8]).rsv(4).fin(false).encode(Role::Client);
-    // A reference to a message of another connection finds no data.
+    // A reference to another connection's message finds no data.
     let mut keeper =
         Codec::new(Role::Client, negotiate(dedicated(), dedicated()).server.deflate().expect("agreed"));
     let _ = keeper.compress(b"sound sound sound sound");
@@ -503,7 +503,7 @@ fn a_failed_connection_leaves_nothing_in_the_shared_contexts() {
     }
 }
 
-/// Context takeover by one side only, over many messages of which some are uncompressed and some published.
+/// Context takeover by one side only, over many messages, some uncompressed and some published.
 #[test]
 fn windows_stay_in_step_with_plain_and_published_messages_between() {
     for (client_forgets, server_forgets) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -588,7 +588,7 @@ fn the_peer_may_vanish_at_every_byte() {
     }
 }
 
-/// The end of a connection discards its unfinished message.
+/// A connection's end discards its unfinished message.
 #[test]
 fn an_end_inside_a_message_never_delivers_it() {
     let mut probe = Probe::session(negotiate_plain(Role::Server), Config::default());

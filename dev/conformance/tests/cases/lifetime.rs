@@ -14,7 +14,7 @@ fn quiet() -> Config {
     Config::default().with_ping_interval(None).with_idle_timeout(None)
 }
 
-/// Runs the script as the owner of a probe at each event, with and without fragment delivery and compression.
+/// Runs the script as a probe's owner at each event, with and without fragment delivery and compression.
 fn each_probe(
     script: impl Fn(&Heard, &mut Tx<'_>) + Clone + 'static,
     check: impl Fn(Probe<SessionEnd>, Chunks),
@@ -94,7 +94,7 @@ fn sending_behind_a_close_inside_a_callback_is_rejected() {
     }
 }
 
-/// All sends of a callback leave in the order of the calls, the automatic pong behind them.
+/// All sends from a callback leave in call order, the automatic pong behind them.
 #[test]
 fn sending_and_publishing_inside_any_callback_keep_their_order() {
     let published = Prepared::text("published to all, compressed where that was agreed");
@@ -198,8 +198,8 @@ fn a_callback_may_fill_the_output() {
     assert_eq!(probe.machine.app().drains, 10);
 }
 
-/// The end of a session while its send is in flight: the buffers of the send stay allocated, and the rest
-/// that it sends is complete.
+/// A session's end while its send is in flight: the send's buffers stay allocated, and the rest that it sends is
+/// complete.
 #[test]
 fn a_session_may_end_while_a_send_is_in_flight() {
     for role in ROLES {
@@ -228,7 +228,7 @@ fn a_session_may_end_while_a_send_is_in_flight() {
     }
 }
 
-/// The configuration is shared between many sessions: the end of some does not affect the rest.
+/// The configuration is shared between many sessions: ending some does not affect the rest.
 #[test]
 fn sessions_of_one_thread_end_independently() {
     let negotiated = negotiate(Some(DeflateConfig::new()), Some(DeflateConfig::new())).server;

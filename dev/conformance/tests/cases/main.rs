@@ -1,4 +1,4 @@
-//! The protocol in memory: Autobahn's families, faults of other projects, properties, memory; and the list of standards.
+//! The protocol in memory: Autobahn's families, other projects' faults, properties, memory; and the list of standards.
 
 mod autobahn;
 mod faults;

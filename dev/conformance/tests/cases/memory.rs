@@ -1,7 +1,7 @@
 //! Memory follows the bytes received, never the bytes declared, and is freed with them.
 //!
-//! The allocator counts the allocations of each thread. Tests run on separate threads, so each test counts only
-//! its own; the measured code stays on one thread.
+//! The allocator counts each thread's allocations. Tests run on separate threads, so each test counts only its own; the
+//! measured code stays on one thread.
 
 use std::sync::Arc;
 
@@ -163,8 +163,8 @@ fn a_message_of_16_mib_costs_few_allocations() {
     }
 }
 
-/// The bar of the design: at most 512 bytes of user memory for an idle connection after any history,
-/// the session's own value included.
+/// The design's bar: at most 512 bytes of user memory for an idle connection after any history, the session's own value
+/// included.
 #[test]
 fn an_idle_session_owns_no_buffers_after_any_history() {
     let own = size_of::<Session>() as isize;
@@ -230,7 +230,7 @@ fn segments_of_one_byte_cost_no_memory() {
         }
     });
     assert_eq!(end.owner.messages, 100);
-    // Nearly all of it is the thread's spare buffers, of which there are 256 at most.
+    // Nearly all is the thread's spare buffers, at most 256.
     assert!(counts.peak <= 300 << 10, "{counts:?}");
     let ((), freed) = measure(|| end.resources = Resources::new());
     assert!(counts.live + freed.live <= 64, "{counts:?} {freed:?}");
@@ -299,8 +299,8 @@ fn deflate_contexts_are_made_on_first_use() {
     drop(session);
 }
 
-/// A small message that an application keeps must not retain a large block, nor must a message at the end of
-/// a grown buffer; a large message is handed over without a copy.
+/// A small message that an application keeps must not retain a large block, nor must a message at a grown buffer's end;
+/// a large message is handed over without a copy.
 #[test]
 fn a_message_that_is_kept_costs_its_own_length() {
     struct Keep(Vec<Bytes>);
@@ -320,7 +320,7 @@ fn a_message_that_is_kept_costs_its_own_length() {
                 }
             });
             assert_eq!(keep.0.iter().map(Bytes::len).sum::<usize>(), len);
-            // Spare buffers of the thread are not part of the message.
+            // The thread's spare buffers do not belong to the message.
             let ((), freed) = measure(|| end.resources = Resources::new());
             let cost = counts.live + freed.live;
             assert!(cost <= 2 * len as isize + 200, "{len} in {chunk}: {counts:?} {freed:?}");
@@ -341,7 +341,7 @@ fn an_owned_message_leaves_by_reference() {
     assert!(counts.peak < 4096, "{counts:?}");
 }
 
-/// The echo of an assembled message hands the buffer over.
+/// An assembled message's echo hands the buffer over.
 #[test]
 fn an_echo_of_a_long_message_does_not_copy_it() {
     let len = 1 << 20;

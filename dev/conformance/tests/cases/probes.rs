@@ -1,4 +1,4 @@
-//! Requests and frames that running servers of other projects answered wrongly.
+//! Requests and frames that other projects' running servers answered wrongly.
 
 use sinews_conformance::Case;
 use sinews_proto::Kind::{Binary, Text};
@@ -91,8 +91,8 @@ fn unsupported_offers_are_declined_and_the_next_is_accepted() {
     assert_eq!(negotiated.deflate().map(|params| params.server_max_window_bits()), Some(10));
 }
 
-/// A client may send frames in the segment of the request only after the answer, yet some clients do not
-/// wait: no bytes may be lost. The server's answer may well have frames behind it.
+/// A client may send frames in the request's segment only after the answer, yet some clients do not wait: no bytes may
+/// be lost. The server's answer may well have frames behind it.
 #[test]
 fn frames_behind_either_head_in_the_same_segment_are_kept() {
     let mut stream = SOUND.as_bytes().to_vec();

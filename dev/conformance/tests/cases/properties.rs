@@ -16,7 +16,7 @@ fn quiet() -> Config {
     Config::default().with_ping_interval(None).with_idle_timeout(None).with_high_water(64 << 20)
 }
 
-/// The next action of a peer.
+/// A peer's next action.
 #[derive(Clone, Debug)]
 enum Act {
     /// A message of this length in fragments of at most `frame` bytes, pings between them, compressed or not.
@@ -29,7 +29,7 @@ enum Act {
     },
     Ping(usize),
     Pong(usize),
-    /// A byte of the stream so far is changed.
+    /// A byte in the stream so far is changed.
     Damage(usize, u8),
     Close(u16),
 }
@@ -55,7 +55,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..8)
 }
 
-/// Returns the bytes of a peer with these actions.
+/// Returns a peer's bytes for these actions.
 fn stream(acts: &[Act], peer: Role, negotiated: Negotiated, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let mut codec = negotiated.deflate().map(|params| Codec::new(peer, params));
@@ -106,7 +106,7 @@ fn negotiations() -> Vec<Option<DeflateConfig>> {
     vec![None, Some(config.clone()), Some(config.with_mode(DeflateMode::Dedicated))]
 }
 
-/// Result of a machine for a stream: its events, and its output.
+/// A machine's result for a stream: its events, and its output.
 type Outcome = (Vec<Heard>, Vec<u8>);
 
 fn outcome<M: Machine>(mut probe: Probe<M>, bytes: &[u8], chunks: Chunks, takes: Chunks) -> Outcome {
@@ -133,10 +133,10 @@ fn session(negotiated: Negotiated, app: App) -> SessionEnd {
     SessionEnd::new(negotiated, quiet(), app, Time::ZERO)
 }
 
-/// Joins the fragments of each message; the end of the connection loses an incomplete message.
+/// Joins each message's fragments; the connection's end loses an incomplete message.
 fn joined(heard: &[Heard]) -> Vec<Heard> {
     let mut whole = Vec::new();
-    // The message so far, and the end of its complete text.
+    // The message so far, and where its complete text ends.
     let mut open: Option<(Kind, Vec<u8>, usize)> = None;
     for one in heard {
         match one {
@@ -187,8 +187,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// The events do not depend on the chunking of the input, and the output does not depend on the sizes of
-    /// the sends.
+    /// The events do not depend on the chunking of the input, and the output does not depend on the send sizes.
     #[test]
     fn any_chunking_gives_the_same_events_and_the_same_bytes(
         acts in acts(),

@@ -1,4 +1,4 @@
-//! The table of standards is complete, and its references exist.
+//! The standards table is complete, and its references exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,8 +8,8 @@ fn workspace() -> PathBuf {
     here.join("../..").canonicalize().expect("the crate lies in the workspace")
 }
 
-/// Returns the names of the test functions in a source file: a `fn` behind `#[test]` or
-/// `#[tokio::test]`, other attributes between them.
+/// Returns a source file's test function names: a `fn` behind `#[test]` or `#[tokio::test]`, other attributes between
+/// them.
 fn tests_in(source: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     let (mut is_test, mut is_list) = (false, false);
@@ -39,7 +39,7 @@ fn test_functions_are_recognized() {
     assert_eq!(tests_in(source).into_iter().collect::<Vec<_>>(), ["a", "c", "e", "f", "g"]);
 }
 
-/// A row of the table.
+/// A table row.
 struct Row<'p> {
     rule: &'p str,
     /// The tests that verify it, each with its file and name.
@@ -115,7 +115,7 @@ fn every_row_has_tests_that_exist_or_a_reason() {
     assert!(rows >= ROWS && tests >= TESTS, "{rows} rows and {tests} tests are fewer than there were");
 }
 
-/// Every test of the faults and probes is in the table: a test outside of it verifies no rule.
+/// Every test of the faults and probes is in the table: a test outside it verifies no rule.
 #[test]
 fn every_test_of_the_faults_and_probes_is_named() {
     let page = page();

@@ -7,7 +7,7 @@ use crate::process;
 use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
 
-/// Digits of a short name, as git prints it, and of a whole one.
+/// Digits in a short name, as git prints it, and in a whole one.
 const DIGITS: std::ops::RangeInclusive<usize> = 7..=40;
 
 /// All commits of the checkout's history, sorted; or why they are not known.
@@ -30,7 +30,7 @@ pub(super) fn commits(tree: &Tree, history: &[String]) -> Vec<Violation> {
     for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with(".md")) {
         for (index, line) in text.lines().enumerate() {
             for name in named(line) {
-                // The first entry that does not sort before a prefix of it is the one that may begin with it.
+                // The first entry that does not sort before a prefix is the one that may begin with it.
                 let place = history.partition_point(|commit| commit.as_str() < name);
                 if !history.get(place).is_some_and(|commit| commit.starts_with(name)) {
                     found.push(Violation::new(path, index + 1, format!("no commit {name} in the history")));

@@ -7,7 +7,7 @@ use crate::tidy::ratchets;
 use crate::tidy::source::Source;
 use crate::tidy::tree::Tree;
 
-/// Files in one cycle, where the list of ratchets names no other bound.
+/// Files in one cycle, where the ratchet list names no other bound.
 const FILES_MAX: u64 = 4;
 
 /// Top-level modules in one cycle: the files and folders directly in `src`.
@@ -21,7 +21,7 @@ type Imports<'a> = BTreeMap<Vec<&'a str>, BTreeSet<Vec<&'a str>>>;
 /// Names that modules take over with `use`, with the paths that they stand for.
 type Uses<'a> = BTreeMap<Vec<&'a str>, Vec<&'a str>>;
 
-/// The largest cycle of each product crate.
+/// Measures each product crate's largest cycle.
 pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
     let measures = product_crates(tree).into_iter().map(|(name, sources)| {
         let largest = largest(&imports(&sources));
@@ -30,7 +30,7 @@ pub(super) fn cycles(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "files in the largest import cycle", &measures.collect(), FILES_MAX, 0)
 }
 
-/// The largest cycle of top-level modules in each product crate.
+/// Measures the largest cycle of top-level modules in each product crate.
 pub(super) fn top_level(tree: &Tree) -> Vec<Violation> {
     let measures = product_crates(tree).into_iter().map(|(name, sources)| {
         let largest = largest(&by_top_level(&imports(&sources)));
@@ -57,7 +57,7 @@ fn by_top_level<'a>(imports: &Imports<'a>) -> Imports<'a> {
     modules
 }
 
-/// Lists the imports of each cycle, pairs with the fewest first.
+/// Lists each cycle's imports, pairs with the fewest first.
 fn top_level_report(imports: &Imports<'_>) -> String {
     let mut text = String::new();
     for modules in components(&by_top_level(imports)).iter().filter(|modules| modules.len() > 1) {
@@ -80,7 +80,7 @@ fn top_level_report(imports: &Imports<'_>) -> String {
     text
 }
 
-/// The files of each product crate, tests excluded.
+/// Returns each product crate's files, tests excluded.
 fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     let mut crates = BTreeMap::<&str, Vec<&Source>>::new();
     for source in tree.product() {
@@ -92,7 +92,7 @@ fn product_crates(tree: &Tree) -> BTreeMap<&str, Vec<&Source>> {
     crates
 }
 
-/// Lists cycles of more than one file or top-level module in a crate of `crates/`, and the imports among them.
+/// Lists cycles longer than one file or top-level module in a crate under `crates/`, and the imports among them.
 pub(super) fn report(tree: &Tree, name: &str) -> Option<String> {
     let imports = imports(product_crates(tree).get(name)?);
     let path = |module: &Vec<&str>| if module.is_empty() { "lib".to_owned() } else { module.join("::") };
@@ -163,7 +163,7 @@ fn absolute<'a>(path: &[&'a str], own: &[&'a str], modules: &BTreeSet<Vec<&'a st
     }
 }
 
-/// The file that defines the item of this path: names that a module takes over from elsewhere are followed.
+/// Returns the file that defines the item at this path: names that a module takes over from elsewhere are followed.
 fn home<'a>(path: Vec<&'a str>, modules: &BTreeSet<Vec<&'a str>>, uses: &Uses<'a>) -> Option<Vec<&'a str>> {
     let mut path = path;
     // A name is taken over a few times at most; two modules may take over each other's.
@@ -178,7 +178,7 @@ fn home<'a>(path: Vec<&'a str>, modules: &BTreeSet<Vec<&'a str>>, uses: &Uses<'a
     None
 }
 
-/// The sets of files of which each reaches every other, the largest first.
+/// Returns the file sets in which each file reaches every other, the largest first.
 fn components<'a>(imports: &Imports<'a>) -> Vec<BTreeSet<Vec<&'a str>>> {
     let reached: BTreeMap<_, _> = imports.keys().map(|from| (from, reach(from, imports))).collect();
     let mutual = |from: &Vec<&'a str>| {

@@ -9,7 +9,7 @@ use crate::tidy::tree::Tree;
 
 /// Tokens in a row that are equal: some eight lines.
 const WINDOW: usize = 80;
-/// Duplicated lines of 10,000, where the list of ratchets names no other bound.
+/// Duplicated lines per 10,000, where the ratchet list names no other bound.
 const LINES_MAX: u64 = 0;
 /// A few lines more or less need no new bound.
 const SLACK: u64 = 5;
@@ -17,7 +17,7 @@ const SLACK: u64 = 5;
 /// A place in the code: file and token.
 type Place = (usize, usize);
 
-/// Duplicated lines of 10,000 lines of code in the product crates, tests excluded.
+/// Counts the duplicated lines per 10,000 code lines in the product crates, tests excluded.
 pub(super) fn duplicates(tree: &Tree) -> Vec<Violation> {
     let sources: Vec<&Source> = tree.product().collect();
     let lines: usize = sources.iter().map(|source| source.lines_of_code()).sum();
@@ -27,7 +27,7 @@ pub(super) fn duplicates(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "duplicated lines", &measures, LINES_MAX, SLACK)
 }
 
-/// Runs of duplicated lines of the product crates, by file.
+/// Lists runs of duplicated lines in the product crates, by file.
 pub(super) fn report(tree: &Tree) -> String {
     let sources: Vec<&Source> = tree.product().collect();
     let mut text = String::new();
@@ -44,7 +44,7 @@ pub(super) fn report(tree: &Tree) -> String {
     text
 }
 
-/// The lines of each file, by its place in the list, whose tokens also occur elsewhere.
+/// Returns the lines of each file, by its place in the list, whose tokens also occur elsewhere.
 fn lines_by_file(sources: &[&Source]) -> BTreeMap<usize, BTreeSet<usize>> {
     let code: Vec<Vec<&Token>> = sources.iter().map(|source| tokens(source)).collect();
     let mut numbers = HashMap::new();
@@ -75,8 +75,8 @@ fn lines_by_file(sources: &[&Source]) -> BTreeMap<usize, BTreeSet<usize>> {
     lines
 }
 
-/// A hash of each window, by a polynomial whose value follows from that of the window before. With some 10⁵ windows, two
-/// different ones of equal hash are too unlikely to look for.
+/// Hashes each window, by a polynomial whose value follows from the previous window's. With some 10⁵ windows, two
+/// different ones with equal hashes are too unlikely to look for.
 fn hashes(kinds: &[u64]) -> Vec<u64> {
     /// Odd, and large, so that it spreads small numbers over all bits.
     const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -95,7 +95,7 @@ fn hashes(kinds: &[u64]) -> Vec<u64> {
     hashes
 }
 
-/// The tokens outside of tests, comments and imports.
+/// Returns the tokens outside tests, comments and imports.
 fn tokens(source: &Source) -> Vec<&Token> {
     let all = &source.tokens;
     let mut kept = Vec::new();

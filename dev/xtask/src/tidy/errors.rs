@@ -1,4 +1,4 @@
-//! Errors of public functions: a type that a caller can match, in place of a text.
+//! Errors of public functions: a type that a caller can match, not a text.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::tidy::ratchets;
 use crate::tidy::source::{Kind, Source, Token};
 use crate::tidy::tree::Tree;
 
-/// Public functions of each product crate whose error is a text.
+/// Counts each product crate's public functions whose error is a text.
 pub(super) fn texts(tree: &Tree) -> Vec<Violation> {
     let mut measures = BTreeMap::new();
     for source in tree.product() {

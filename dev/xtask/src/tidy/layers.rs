@@ -1,11 +1,11 @@
-//! Checks the layers of ARCHITECTURE.md as forbidden words and paths of each crate.
+//! Checks the layers in ARCHITECTURE.md as each crate's forbidden words and paths.
 
 use crate::tidy::Violation;
 use crate::tidy::tree::Tree;
 
 struct Layer {
     folder: &'static str,
-    /// Paths that must not occur, as any run of segments; separated by spaces.
+    /// Paths that must not occur, as any segments in a row; separated by spaces.
     paths: &'static str,
     /// Words that no name may contain, separated by spaces.
     words: &'static str,
@@ -67,8 +67,8 @@ fn has_run<T: PartialEq>(segments: &[T], run: &[T]) -> bool {
     segments.windows(run.len()).any(|window| window == run)
 }
 
-/// The words of a name in either case style, in lower case and without a plural's `s`:
-/// `PingsSent` and `pings_sent` are `ping`, `sent`; `mapping` is one word.
+/// Returns a name's words in either case style, in lower case and without a plural's `s`: `PingsSent` and `pings_sent`
+/// are `ping`, `sent`; `mapping` is one word.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut previous = '_';

@@ -1,4 +1,4 @@
-//! Maximum lengths of functions and files.
+//! Maximum function and file lengths.
 
 use crate::tidy::Violation;
 use crate::tidy::ratchets;
@@ -7,11 +7,11 @@ use crate::tidy::tree::Tree;
 
 /// Lines that fit on a screen, signature and closing bracket included.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines without tests, where the list of ratchets names no other bound. Typical are 300.
+/// Lines without tests, where the ratchet list names no other bound. Typical are 300.
 const FILE_LINES_MAX: u64 = 600;
-/// Lines of a file of tests, which is read test by test.
+/// Lines in a test file, which is read test by test.
 const TEST_FILE_LINES_MAX: u64 = 900;
-/// Lines of a script of [`SCRIPTS`].
+/// Lines in a script from [`SCRIPTS`].
 const SCRIPT_LINES_MAX: usize = 300;
 const SCRIPTS: &str = "dev/tasks/";
 
@@ -26,7 +26,7 @@ pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
     .collect()
 }
 
-/// Compares the lines of each file, tests excluded, with its bound.
+/// Compares each file's lines, tests excluded, with its bound.
 pub(super) fn files(tree: &Tree) -> Vec<Violation> {
     let code = tree.sources.iter().filter(|source| !source.is_test);
     compare_lengths(tree, "lines without tests of", FILE_LINES_MAX, code)
@@ -61,7 +61,7 @@ fn compare_lengths<'a>(
     ratchets::compare(tree, prefix, &long, lines_max, 0)
 }
 
-/// Returns line and length of each function with a body, tests and macros included.
+/// Returns the line and length of each function with a body, tests and macros included.
 fn lengths(source: &Source) -> Vec<(usize, usize)> {
     let tokens = &source.tokens;
     let mut lengths = Vec::new();

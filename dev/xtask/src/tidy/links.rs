@@ -1,4 +1,4 @@
-//! Links of documents: each leads to a file, a folder or a heading of the repository; the book lists each page.
+//! Links in documents: each leads to a file, a folder or a heading in the repository; the book lists each page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::tidy::tree::Tree;
 const BOOK: &str = "docs/book/src/";
 const SUMMARY: &str = "SUMMARY.md";
 
-/// Follows the relative links and the anchors of all documents.
+/// Follows all documents' relative links and anchors.
 pub(super) fn links(tree: &Tree) -> Vec<Violation> {
     let documents = || tree.files.iter().filter(|(path, _)| path.ends_with(".md"));
     let anchors: BTreeMap<&str, BTreeSet<String>> =
@@ -31,7 +31,7 @@ pub(super) fn links(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Compares the pages of the book with its table of contents.
+/// Compares the book's pages with its table of contents.
 pub(super) fn pages(tree: &Tree) -> Vec<Violation> {
     let summary = format!("{BOOK}{SUMMARY}");
     let listed: BTreeSet<String> = targets(tree.file(&summary).unwrap_or_default())
@@ -46,7 +46,7 @@ pub(super) fn pages(tree: &Tree) -> Vec<Violation> {
         .collect()
 }
 
-/// A relative path from the folder of a document, without `.` and `..`; `None` above the root.
+/// Returns a relative path from a document's folder, without `.` and `..`; `None` above the root.
 fn resolve(document: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();
@@ -60,7 +60,7 @@ fn resolve(document: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Targets of links within the repository, with their lines.
+/// Returns link targets within the repository, with their lines.
 fn targets(text: &str) -> Vec<(&str, usize)> {
     let mut targets = Vec::new();
     for (line, number) in prose(text) {
@@ -70,7 +70,7 @@ fn targets(text: &str) -> Vec<(&str, usize)> {
             parts.clear();
             targets.push((target, number));
         }
-        // Code within the text of a link splits it; its target is behind the last part.
+        // Code within a link's text splits it; its target is behind the last part.
         for part in parts {
             targets
                 .extend(part.split("](").skip(1).filter_map(|rest| Some((rest.split_once(')')?.0, number))));
@@ -81,7 +81,7 @@ fn targets(text: &str) -> Vec<(&str, usize)> {
     targets.filter(|(text, _)| !text.contains(':') && !text.is_empty()).collect()
 }
 
-/// Lines outside of blocks of code, with their numbers.
+/// Returns the lines outside code blocks, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     let mut is_code = false;
     text.lines().zip(1..).filter(move |(line, _)| {
@@ -91,7 +91,7 @@ fn prose(text: &str) -> impl Iterator<Item = (&str, usize)> {
     })
 }
 
-/// Names by which links reach the headings of a document: GitHub's, which are mdbook's too.
+/// Returns the names by which links reach a document's headings: GitHub's, which are mdbook's too.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut seen = BTreeMap::<String, usize>::new();
     let mut anchors = BTreeSet::new();

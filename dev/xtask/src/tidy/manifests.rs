@@ -11,7 +11,7 @@ const ROOT: &str = "Cargo.toml";
 const REASONS: &str = "docs/book/src/internals/dependencies.md";
 
 /// Requires dependencies from the workspace in each manifest, so that no crate has two versions. Packages
-/// outside of the workspace may refer to our own crates by their path.
+/// outside the workspace may refer to our own crates by their path.
 pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
@@ -47,13 +47,13 @@ pub(super) fn program_packages() -> Result<BTreeSet<String>, String> {
     Ok(names_and_versions(&listed))
 }
 
-/// Name and version are the first two words of a line. A package appears once for each package that needs it.
+/// Name and version are a line's first two words. A package appears once for each package that needs it.
 fn names_and_versions(listed: &str) -> BTreeSet<String> {
     let words = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
     listed.lines().filter(|line| !line.is_empty()).map(words).collect()
 }
 
-/// Limits the program's packages, which determine the duration of a user's first build.
+/// Limits the program's packages, which determine how long a user's first build takes.
 pub(super) fn few(packages: &BTreeSet<String>) -> Vec<Violation> {
     let count = packages.len();
     let what = || format!("the program has {count} packages, more than {PACKAGES_MAX}: cargo tree -e normal");
@@ -65,7 +65,7 @@ const PROGRAM: &str = "crates/cli/Cargo.toml";
 /// A new dependency replaces another one, or a reason for more packages is given in the book (`REASONS`).
 const PACKAGES_MAX: usize = 141;
 
-/// Name, line and declaration of each dependency in a manifest that keeps each on one line.
+/// Returns each dependency's name, line and declaration in a manifest with one line per dependency.
 fn dependencies(manifest: &str) -> Vec<(&str, usize, &str)> {
     let mut inside = false;
     let mut found = Vec::new();

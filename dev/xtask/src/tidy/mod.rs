@@ -1,7 +1,7 @@
 //! The rules beyond the compiler and clippy.
 //!
-//! Each rule is a function from the tree of files to its violations, and has a test that plants a violation
-//! and finds it. The rules read tokens instead of text where comments and strings could mislead them.
+//! Each rule is a function from the file tree to its violations, and has a test that plants a violation and finds it.
+//! The rules read tokens, not text, where comments and strings could mislead them.
 
 mod commits;
 mod cycles;
@@ -57,7 +57,7 @@ const RULES: [(&str, Rule); 25] = [
     ("the book lists its pages", links::pages),
 ];
 
-/// Place and description of a violation.
+/// A violation's place and description.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Violation {
     path: String,
@@ -66,10 +66,10 @@ struct Violation {
     fix: Option<Fix>,
 }
 
-/// A change to the line of a violation that no judgment is needed for.
+/// A change to a violation's line that needs no judgment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fix {
-    /// The bound at the end of the line becomes this one.
+    /// The bound at the line's end becomes this one.
     Lower(u64),
     Remove,
 }
@@ -79,7 +79,7 @@ impl Violation {
         Self { path: path.to_owned(), line, what: what.into(), fix: None }
     }
 
-    /// The entry of a list is out of date.
+    /// A list's entry is out of date.
     fn outdated(path: &str, line: usize, what: impl Into<String>, fix: Fix) -> Self {
         Self { fix: Some(fix), ..Self::new(path, line, what) }
     }
@@ -91,7 +91,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Prints the import cycles of one product crate.
+/// Prints a product crate's import cycles.
 pub(crate) fn print_cycles(name: &str) -> Outcome {
     let tree = Tree::read(&process::root())?;
     let report = cycles::report(&tree, name).ok_or_else(|| format!("`crates/{name}` has no Rust source"))?;
@@ -99,13 +99,13 @@ pub(crate) fn print_cycles(name: &str) -> Outcome {
     Ok(Count::default())
 }
 
-/// Prints the code of the product crates that occurs twice.
+/// Prints the product crates' code that occurs twice.
 pub(crate) fn print_duplicates() -> Outcome {
     print!("{}", duplicates::report(&Tree::read(&process::root())?));
     Ok(Count::default())
 }
 
-/// Lowers the bounds of all measures that have fallen, and removes those that are no longer needed.
+/// Lowers the bounds for all measures that have fallen, and removes those that are no longer needed.
 pub(crate) fn lower() -> Outcome {
     let root = process::root();
     let tree = Tree::read(&root)?;

@@ -15,7 +15,7 @@ const CONVENTIONAL: [&str; 12] = [
 /// Words by which a help text refers to another one.
 const LEANING: [&str; 6] = ["as above", "likewise", "option above", "those", "the other", "the others"];
 
-/// Types of the product crates that share their name with another type.
+/// Counts the product crates' types that share their name with another type.
 pub(super) fn types(tree: &Tree) -> Vec<Violation> {
     let mut places = BTreeMap::<&str, BTreeSet<&str>>::new();
     for source in tree.sources.iter().filter(|source| source.path.starts_with("crates/")) {
@@ -33,7 +33,7 @@ pub(super) fn types(tree: &Tree) -> Vec<Violation> {
     ratchets::compare(tree, "type names", &measures, 0, 0)
 }
 
-/// Functions of the product crates that are named after the preposition and not after their result.
+/// Counts the product crates' functions that are named after the preposition and not after their result.
 pub(super) fn functions(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     for source in tree.product() {

@@ -1,4 +1,4 @@
-//! Tuples in the place of parameters: a call does not name their parts.
+//! Tuples in place of parameters: a call does not name their parts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,9 +32,9 @@ pub(super) fn tuples(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Returns the first token of each tuple parameter; `keyword` is the place of `fn`.
+/// Returns each tuple parameter's first token; `keyword` is the position of `fn`.
 fn tuples_in_signature(tokens: &[Token], keyword: usize) -> Vec<usize> {
-    // The type of a function pointer, `fn(u8)`, has no name.
+    // A function pointer's type, `fn(u8)`, has no name.
     if tokens.get(keyword + 1).and_then(Token::name).is_none() {
         return Vec::new();
     }
@@ -51,7 +51,7 @@ fn tuples_in_signature(tokens: &[Token], keyword: usize) -> Vec<usize> {
     parameters.filter(|part| is_tuple(tokens, part)).map(|part| part.start).collect()
 }
 
-/// Whether the pattern or the type of a parameter, behind references, is a tuple.
+/// Whether a parameter's pattern or type, behind references, is a tuple.
 fn is_tuple(tokens: &[Token], parameter: &Range<usize>) -> bool {
     let mut colon = parameter.start;
     while colon < parameter.end && !tokens[colon].is_mark(':') {
@@ -80,7 +80,7 @@ fn behind_references(tokens: &[Token], part: &Range<usize>) -> usize {
     place
 }
 
-/// Splits the content of a bracket at the commas outside of inner brackets and generic arguments.
+/// Splits a bracket's content at the commas outside inner brackets and generic arguments.
 fn split(tokens: &[Token], open: usize) -> Vec<Range<usize>> {
     let close = tokens[open].mate;
     let mut parts = Vec::new();
@@ -101,7 +101,7 @@ fn split(tokens: &[Token], open: usize) -> Vec<Range<usize>> {
     parts
 }
 
-/// How a token changes the depth in generic arguments. The end of an arrow does not.
+/// How a token changes the depth in generic arguments. An arrow's end does not.
 fn depth_change(tokens: &[Token], place: usize) -> i32 {
     let ends_arrow = tokens[place].is_mark('>') && tokens[place - 1].is_mark('-');
     i32::from(tokens[place].is_mark('<')) - i32::from(tokens[place].is_mark('>') && !ends_arrow)

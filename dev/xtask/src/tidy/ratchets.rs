@@ -45,7 +45,7 @@ pub(super) fn compare(
     found
 }
 
-/// The list of bounds after the fixes of the violations in it.
+/// Returns the list of bounds after the fixes for the violations in it.
 pub(super) fn lowered(text: &str, violations: &[Violation]) -> String {
     let fixes = violations.iter().filter_map(|violation| Some((violation.line, violation.fix?)));
     let fixes: BTreeMap<usize, Fix> = fixes.collect();

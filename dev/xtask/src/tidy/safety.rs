@@ -4,10 +4,10 @@ use crate::tidy::Violation;
 use crate::tidy::source::{Source, Token};
 use crate::tidy::tree::Tree;
 
-/// Files and folders that may contain unsafe code: vector instructions, the allocator of a program without
-/// `std` and of memory tests, and the code of the engine and of the plain echo that passes memory to io_uring or exposes the
-/// memory of a mapped file. All other crates forbid unsafe code at their root; the engine and the test
-/// kit deny it there and allow it in these files.
+/// Files and folders that may contain unsafe code: vector instructions, the allocators of a program without `std` and
+/// of memory tests, and the code in the engine and the plain echo that passes memory to io_uring or exposes a mapped
+/// file's memory. All other crates forbid unsafe code at their root; the engine and the test kit deny it there and
+/// allow it in these files.
 const UNSAFE: [&str; 15] = [
     "crates/simd/",
     "dev/bare/",
@@ -61,7 +61,7 @@ pub(super) fn explained(tree: &Tree) -> Vec<Violation> {
     found
 }
 
-/// Returns the folder of the crate with this root file.
+/// Returns the crate's folder for this root file.
 fn crate_of_root(path: &str) -> Option<&str> {
     let (dir, file) = path.rsplit_once("/src/")?;
     let is_program = file.strip_prefix("bin/").is_some_and(|name| !name.contains('/'));
@@ -80,8 +80,8 @@ fn forbids(tokens: &[Token]) -> bool {
     })
 }
 
-/// Looks upwards from the line to the comment above the statement: past lines of the same statement and
-/// attributes, but not past the end of another statement.
+/// Looks upwards from the line to the comment above the statement: past the same statement's lines and attributes, but
+/// not past another statement's end.
 fn is_explained(source: &Source, line: usize) -> bool {
     let above: Vec<&str> = source.text.lines().take(line).collect();
     for (index, text) in above.iter().rev().map(|text| text.trim()).enumerate() {

@@ -24,7 +24,7 @@ pub(super) struct Token {
     pub(super) kind: Kind,
     /// Counted from 1.
     pub(super) line: usize,
-    /// For an opening bracket, the position of its closing bracket; otherwise the token's own position.
+    /// For an opening bracket, its closing bracket's position; otherwise the token's own position.
     pub(super) mate: usize,
 }
 
@@ -111,13 +111,13 @@ impl Source {
         }
     }
 
-    /// Returns the positions of the tokens outside of tests.
+    /// Returns the positions of the tokens outside tests.
     pub(super) fn code(&self) -> impl Iterator<Item = usize> {
         let all = if self.is_test { 0..0 } else { 0..self.tokens.len() };
         all.filter(|place| !self.tests.iter().any(|test| test.contains(place)))
     }
 
-    /// Returns the number of lines outside of items for tests.
+    /// Returns how many lines are outside test items.
     pub(super) fn lines_of_code(&self) -> usize {
         let of_test = |test: &Range<usize>| self.tokens[test.end - 1].line - self.tokens[test.start].line + 1;
         self.text.lines().count() - self.tests.iter().map(of_test).sum::<usize>()
@@ -147,8 +147,8 @@ impl Source {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Returns all paths of the code outside of tests, with the groups of `use` expanded: `use a::{b, c::d};`
-    /// is `a::b` and `a::c::d`. A lone name is a path too.
+    /// Returns all paths in the code outside tests, with `use` groups expanded: `use a::{b, c::d};` is `a::b` and
+    /// `a::c::d`. A lone name is a path too.
     pub(super) fn paths(&self) -> Vec<(Vec<&str>, usize)> {
         let mut paths = Vec::new();
         let mut next = 0;
@@ -161,7 +161,7 @@ impl Source {
         paths
     }
 
-    /// Returns the paths that `use` imports into the file, outside of tests.
+    /// Returns the paths that `use` imports into the file, outside tests.
     pub(super) fn uses(&self) -> Vec<Vec<&str>> {
         let mut paths = Vec::new();
         for place in self.code().filter(|place| self.tokens[*place].is_name("use")) {

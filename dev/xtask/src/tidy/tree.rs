@@ -1,4 +1,4 @@
-//! The files of the repository as input of the rules.
+//! The repository's files as input for the rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use crate::tidy::source::Source;
 const SKIPPED: [&str; 7] = [".git", ".cache", "target", "node_modules", "corpus", "artifacts", "__pycache__"];
 
 pub(super) struct Tree {
-    /// Path, relative to the root, and content of every text file.
+    /// Each text file's path, relative to the root, and content.
     pub(super) files: Vec<(String, String)>,
     /// The Rust files that could be parsed.
     pub(super) sources: Vec<Source>,
-    /// Paths of the files that are no text, such as pictures.
+    /// Paths to non-text files, such as pictures.
     binaries: Vec<String>,
     /// Rust files that do not parse: they would otherwise pass every rule.
     unreadable: Vec<Violation>,
@@ -48,7 +48,7 @@ impl Tree {
         Self { files, sources, binaries: Vec::new(), unreadable }
     }
 
-    /// The Rust files of the product crates, tests excluded.
+    /// Returns the product crates' Rust files, tests excluded.
     pub(super) fn product(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().filter(|source| source.path.starts_with("crates/") && !source.is_test)
     }
@@ -61,7 +61,7 @@ impl Tree {
         path.is_empty() || self.files.iter().map(|(file, _)| file).chain(&self.binaries).any(is_at)
     }
 
-    /// The content of one file.
+    /// Returns a file's content.
     pub(super) fn file(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|(name, _)| name == path).map(|(_, text)| &**text)
     }
@@ -105,7 +105,7 @@ pub(super) mod tests {
     use super::*;
     use crate::process;
 
-    /// A tree of the given paths and texts.
+    /// Creates a tree from the given paths and texts.
     pub(in crate::tidy) fn tree(files: &[(&str, &str)]) -> Tree {
         Tree::new(files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect())
     }

@@ -1,4 +1,4 @@
-//! Values of options, parsed from text.
+//! Option values, parsed from text.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -91,7 +91,7 @@ fn split_host(text: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Delimiter of messages in a pipe.
+/// Message delimiter in a pipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delimiter(pub(crate) Vec<u8>);
 
@@ -123,7 +123,7 @@ impl FromStr for Delimiter {
     }
 }
 
-/// Speed of a replay.
+/// Replay speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Speed {
     Times(f64),
@@ -131,7 +131,7 @@ pub(crate) enum Speed {
 }
 
 impl Speed {
-    /// Replay time of an event, from its recorded time since the start.
+    /// Returns an event's replay time, from its recorded time since the start.
     pub(crate) fn scale(self, at: Duration) -> Duration {
         match self {
             Self::Max => Duration::ZERO,

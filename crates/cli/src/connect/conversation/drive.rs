@@ -1,4 +1,4 @@
-//! One connection of a conversation, and its events.
+//! A connection in a conversation, and its events.
 
 use sinews::{Message, Sender, WebSocket};
 use tokio::sync::mpsc;
@@ -7,7 +7,7 @@ use super::super::dial::ByteStream;
 use super::super::end::{EndKind, RunEnd};
 use super::super::entry::RecordEntry;
 
-/// An event of a connection.
+/// A connection's event.
 pub(crate) enum ConnectionEvent {
     /// A client connected.
     Opened(u32, Sender, Box<RecordEntry>, String),
@@ -31,7 +31,7 @@ pub(crate) fn drive<S: ByteStream + 'static>(
         let mut end = None;
         while let Some(message) = ws.next().await {
             let event = match message {
-                // `next` reports the reason of a failed send.
+                // `next` reports why a send failed.
                 Ok(message) if echo && message.is_data() => {
                     let _ = ws.send(message.clone()).await;
                     ConnectionEvent::Echoed(id, message)

@@ -1,4 +1,4 @@
-//! Conditions for the end of a conversation, and its result.
+//! Conditions that end a conversation, and its result.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use super::super::end::{EndKind, RunEnd};
 use super::super::entry::RecordEntry;
 use super::{Conversation, close};
 
-/// Conditions for the end of a conversation.
+/// Conditions that end a conversation.
 pub(crate) struct EndRules {
     /// The console user decides.
     pub(crate) in_console: bool,
     pub(crate) wait: Option<Duration>,
     pub(crate) count: Option<u64>,
     pub(crate) timeout: Option<Duration>,
-    /// Answers of a recording, in order.
+    /// Answers from a recording, in order.
     pub(crate) expected: Option<VecDeque<RecordEntry>>,
     /// In server mode: the first disconnect ends the conversation.
     pub(crate) once: bool,
     pub(crate) echo: bool,
     /// Server mode: clients connect and disconnect.
     pub(crate) listening: bool,
-    /// Maximum time of closing.
+    /// Maximum time for closing.
     pub(crate) close_timeout: Duration,
 }
-/// Time without messages after the end of the input.
+/// Time without messages after the input has ended.
 const WAIT: Duration = Duration::from_secs(1);
 /// The same time with recorded answers.
 pub(crate) const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
 impl Conversation {
-    /// The first reason counts, but a fault of the peer takes precedence.
+    /// The first reason counts, but a peer fault takes precedence.
     pub(super) fn decide(&mut self, end: RunEnd) {
         let is_better = self
             .end
@@ -44,7 +44,7 @@ impl Conversation {
         }
     }
 
-    /// Time of the next check without events.
+    /// Returns when the next check without events is due.
     pub(super) fn due(&self) -> Option<Instant> {
         if let Some(closing_since) = self.closing_since {
             return Some(closing_since + self.rules.close_timeout);

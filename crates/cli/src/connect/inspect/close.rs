@@ -2,7 +2,7 @@
 
 use super::violation::{EITHER, PROTOCOL, Violation};
 
-/// Returns the violations in the payload of a Close (RFC 6455 sections 5.5.1 and 7.4).
+/// Returns the violations in a Close's payload (RFC 6455 sections 5.5.1 and 7.4).
 pub(super) fn close_violations(payload: &[u8], from_client: bool) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut add =

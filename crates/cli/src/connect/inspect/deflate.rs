@@ -1,4 +1,4 @@
-//! Compressed messages (RFC 7692) of a possibly invalid peer.
+//! Compressed messages (RFC 7692) from a possibly invalid peer.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 use miniz_oxide::inflate::TINFLStatus;
@@ -10,7 +10,7 @@ use super::violation::{EITHER, Violation};
 
 /// Bytes removed from the end of each message's compressed data (RFC 7692 section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
-/// Bytes of output per step.
+/// Output bytes per step.
 const STEP: usize = 4 << 10;
 
 /// Inflates one direction three times: with the agreed context takeover, with context takeover, and with the agreed
@@ -22,7 +22,7 @@ pub(crate) struct CheckedInflater {
     narrow: Option<WindowChecker>,
 }
 
-/// Negotiated parameters of one direction.
+/// Negotiated parameters for one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectionParams {
     pub(crate) from_client: bool,
@@ -46,7 +46,7 @@ impl CheckedInflater {
         Self { agreed, strict: Some(Decompress::new(false)), generous: Some(Decompress::new(false)), narrow }
     }
 
-    /// Inflates a piece of a message into `out`, up to `max` bytes. Returns the fault of the first faulty piece.
+    /// Inflates a piece of a message into `out`, up to `max` bytes. Returns the first faulty piece's fault.
     pub(crate) fn inflate(&mut self, piece: &[u8], max: usize, out: &mut Vec<u8>) -> Option<Violation> {
         let kept = out.len();
         let strict = self.strict.as_mut().map(|inflater| inflate(inflater, piece, max, out));

@@ -9,7 +9,7 @@ pub(crate) struct ExtensionHeader {
     pub(crate) params: Vec<(String, Option<String>)>,
 }
 
-/// Valid parameters of a permessage-deflate offer or answer.
+/// Valid parameters in a permessage-deflate offer or answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OfferParams {
     pub(crate) server_no_context_takeover: bool,
@@ -39,7 +39,7 @@ pub(crate) fn parse<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<ExtensionHe
     found
 }
 
-/// Splits outside of quotes.
+/// Splits outside quotes.
 fn split(text: &str, at: char) -> Vec<&str> {
     let mut quoted = false;
     text.split(|c| {
@@ -139,7 +139,7 @@ pub(crate) fn check(
     (agreed, violations)
 }
 
-/// An answer must match at least one offer; otherwise the violations of the first offer are reported.
+/// An answer must match at least one offer; otherwise the first offer's violations are reported.
 fn check_offers(offers: &[&ExtensionHeader], answer: &OfferParams) -> Vec<Violation> {
     let mut first = None;
     for offer in offers {

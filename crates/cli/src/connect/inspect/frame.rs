@@ -111,7 +111,7 @@ impl RawFrameHead {
     }
 }
 
-/// Writes a frame; `length_bytes` forces the encoding of the length.
+/// Writes a frame; `length_bytes` forces the length's encoding.
 pub(crate) fn write(first: u8, key: Option<[u8; 4]>, length_bytes: Option<u8>, payload: &[u8]) -> Vec<u8> {
     let mask = if key.is_some() { 0x80 } else { 0 };
     let least = match payload.len() {

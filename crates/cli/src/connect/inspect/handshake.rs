@@ -1,4 +1,4 @@
-//! The opening handshake: possibly invalid requests, and all violations of the response (RFC 6455 sections 4.1 and
+//! The opening handshake: possibly invalid requests, and all violations in the response (RFC 6455 sections 4.1 and
 //! 4.2).
 
 mod answer;
@@ -7,10 +7,10 @@ mod request;
 pub(crate) use self::answer::InspectResponse;
 pub(crate) use self::request::InspectRequest;
 
-/// Maximum head size: the usual limit of clients and servers.
+/// Maximum head size: the usual limit in clients and servers.
 pub(crate) const HEAD_MAX: usize = 64 << 10;
 
-/// End of the head, once complete. Bare line feeds also end it.
+/// Returns the head's end, once complete. Bare line feeds also end it.
 pub(crate) fn head_end(received: &[u8]) -> Option<usize> {
     let mut line = 0;
     for (at, _) in received.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {

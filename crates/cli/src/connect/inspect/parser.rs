@@ -1,5 +1,5 @@
-//! One direction of a connection: frames in order, and all violations of frames and their order (RFC 6455 sections 5
-//! to 8, RFC 7692 section 6).
+//! One direction of a connection: frames in order, and all violations in frames and their order (RFC 6455 sections 5 to
+//! 8, RFC 7692 section 6).
 
 use super::close::close_violations;
 use super::deflate::{CheckedInflater, DirectionParams};
@@ -20,15 +20,15 @@ pub(crate) enum FrameEvent {
     Payload(FramePayload),
 }
 
-/// The unmasked payload of a frame.
+/// A frame's unmasked payload.
 #[derive(Clone, Debug)]
 pub(crate) struct FramePayload {
     pub(crate) head: RawFrameHead,
-    /// The beginning; of a control frame all bytes.
+    /// The beginning; for a control frame, all bytes.
     pub(crate) bytes: Vec<u8>,
     /// Received bytes.
     pub(crate) len: u64,
-    /// The beginning of an inflated message, with its last frame.
+    /// An inflated message's beginning, with its last frame.
     pub(crate) inflated: Option<(Vec<u8>, usize)>,
     /// The frame ends a message.
     pub(crate) is_message: bool,
@@ -41,7 +41,7 @@ pub(crate) struct FrameParser {
     inflater: Option<CheckedInflater>,
     excerpt: usize,
     max_message: usize,
-    /// Bytes of an incomplete head.
+    /// Bytes in an incomplete head.
     buffer: Vec<u8>,
     frame: Option<InspectedFrame>,
     message: Option<PartialMessage>,
@@ -54,7 +54,7 @@ struct InspectedFrame {
     got: u64,
     beginning: Vec<u8>,
     violations: Vec<Violation>,
-    /// A data frame of the current message.
+    /// A data frame in the current message.
     is_part: bool,
 }
 
@@ -116,7 +116,7 @@ impl FrameParser {
         seen
     }
 
-    /// Handles the end of the transport.
+    /// Handles the transport's end.
     pub(crate) fn end(&mut self) -> (Option<FramePayload>, Vec<Violation>) {
         let mut violations = Vec::new();
         if !self.buffer.is_empty() {

@@ -1,4 +1,4 @@
-//! `--probe`: faults of clients, one connection per fault, and the expected reactions of the server.
+//! `--probe`: client faults, one connection per fault, and the server's expected reactions.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Probe {
     pub(crate) name: &'static str,
     /// Handshake headers to replace, or to omit.
     pub(crate) headers: &'static [(&'static str, &'static str)],
-    /// Sends a ping in the segment of the request.
+    /// Sends a ping in the request's segment.
     pub(crate) early_ping: bool,
     /// Console lines; `/wait` pauses for a moment.
     pub(crate) lines: &'static [&'static str],
@@ -24,7 +24,7 @@ pub(crate) struct Probe {
 
 /// Longer than an outstanding pong takes.
 const MOMENT: Duration = Duration::from_millis(500);
-/// Payload of the ping after the request.
+/// Payload for the ping after the request.
 pub(crate) const EARLY: &[u8] = b"behind the handshake";
 
 const DEFLATE: &[(&str, &str)] = &[("Sec-WebSocket-Extensions", "permessage-deflate")];

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::violation::Violation;
 
-/// Maximum number of tracked pings.
+/// Maximum tracked pings.
 const PINGS_MAX: usize = 64;
 /// A pong may answer the newest of several pings (RFC 6455 section 5.5.3); after this delay, it is unrelated to the
 /// older pings.
@@ -20,7 +20,7 @@ pub(crate) struct ReactionChecker {
     sent_violation: Option<SentViolation>,
     /// Unanswered pings, with their send times.
     pings: VecDeque<(Vec<u8>, Instant)>,
-    /// Code of the sent Close, if it was valid.
+    /// The sent Close's code, if it was valid.
     closed: Option<Option<u16>>,
 }
 
@@ -47,7 +47,7 @@ impl ReactionChecker {
         }
     }
 
-    /// Records a completely sent frame: the peer must not echo the payload of the invalid frame.
+    /// Records a completely sent frame: the peer must not echo the invalid frame's payload.
     pub(crate) fn sent(&mut self, payload: &[u8]) {
         if let Some(sent_violation) = &mut self.sent_violation {
             sent_violation.payload.get_or_insert_with(|| payload.to_vec());
@@ -154,7 +154,7 @@ impl ReactionChecker {
         }
     }
 
-    /// Handles the end of the transport without a Close.
+    /// Handles a transport that ends without a Close.
     pub(crate) fn dropped(&self) -> Option<Violation> {
         let sent_violation = self.sent_violation.as_ref()?;
         let codes: Vec<String> = sent_violation.violation.codes.iter().map(ToString::to_string).collect();

@@ -22,14 +22,14 @@ use crate::connect::end::{EndKind, RunEnd};
 use crate::connect::input::InputEvent;
 use crate::connect::output::Output;
 
-/// High-water mark of outbound bytes, above which input is paused.
+/// High-water mark for outbound bytes, above which input is paused.
 const OUT_MAX: usize = 1 << 20;
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
-/// Time without data after the end of the input.
+/// Time without data after the input has ended.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// Result of an inspection.
+/// An inspection's result.
 pub(crate) struct InspectionResult {
     pub(crate) violations: Vec<Violation>,
     pub(crate) end: RunEnd,
@@ -47,17 +47,17 @@ pub(crate) struct Inspection<'a> {
     deflater: Option<MessageDeflater>,
     reactions: ReactionChecker,
     violations: Vec<Violation>,
-    /// Number of frames per direction.
+    /// Frames per direction.
     frames: [u64; 2],
     out: Vec<u8>,
     sent: u64,
     received: u64,
     close_sent: bool,
-    /// Code of the peer's Close.
+    /// The peer's Close code.
     peer_close: Option<Option<u16>>,
     input_ended: bool,
     last_event: Instant,
-    /// Start time of closing.
+    /// When closing started.
     closing_since: Option<Instant>,
     end: Option<RunEnd>,
 }
@@ -104,7 +104,7 @@ impl<'a> Inspection<'a> {
         }
     }
 
-    /// Sets the timeout of a reaction, instead of the option's value.
+    /// Sets a reaction's timeout in place of the option's value.
     pub(crate) fn with_wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -333,7 +333,7 @@ impl<'a> Inspection<'a> {
         Ok(())
     }
 
-    /// Handles violations of our own frames: they are deliberate, and the peer's reaction is checked.
+    /// Handles violations in our own frames: they are deliberate, and the peer's reaction is checked.
     fn report_sent(&mut self, violations: &[Violation]) -> Result<bool, RunEnd> {
         for violation in violations {
             self.reactions.expect_failure(violation);
@@ -392,7 +392,7 @@ impl<'a> Inspection<'a> {
         self.report(violation.into_iter().collect())
     }
 
-    /// Handles the end of the transport.
+    /// Handles the transport's end.
     fn handle_end(&mut self, error: Option<String>) -> Result<(), RunEnd> {
         let (payload, mut violations) = self.inbound.end();
         if let Some(payload) = payload {

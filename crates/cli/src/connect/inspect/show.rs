@@ -1,4 +1,4 @@
-//! Output of an inspection.
+//! An inspection's output.
 
 use sinews_server::escape::escape_line;
 
@@ -42,7 +42,7 @@ pub(crate) fn payload(payload: &FramePayload) -> String {
     lines.join("\n")
 }
 
-/// Formats the beginning of a payload: text as text, other bytes as a dump.
+/// Formats a payload's beginning: text as text, other bytes as a dump.
 fn excerpt(bytes: &[u8], len: u64, prefer_text: bool) -> String {
     let more = if len > bytes.len() as u64 { format!(" … {len} bytes in all") } else { String::new() };
     // The last character may be incomplete.

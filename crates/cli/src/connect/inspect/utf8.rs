@@ -5,7 +5,7 @@ use super::violation::{DATA, Violation};
 /// UTF-8 in pieces. The first error is reported once.
 #[derive(Default)]
 pub(super) struct Utf8Checker {
-    /// The beginning of an incomplete character.
+    /// An incomplete character's first bytes.
     open: Vec<u8>,
     pub(super) failed: bool,
     at: usize,

@@ -1,4 +1,4 @@
-//! Violations, with the section of the standard.
+//! Violations, with the standard's section.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A directory whose files each have the keys of one table. The files may change while the server runs.
+//! A directory whose files each have one table's keys. The files may change while the server runs.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsStr;
@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use crate::config::file::{ConfigFile, FileSection};
 use crate::config::key::Table;
 
-/// Maximum number of entries of a directory, hidden and ignored entries included: each costs a system call a second.
+/// Maximum entries in a directory, hidden and ignored entries included: each costs a system call a second.
 const ENTRIES_MAX: usize = 20_000;
 
-/// Maximum size of a file in bytes: an app with all keys has about 4 KiB.
+/// Maximum file size in bytes: an app with all keys has about 4 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Suffix of the files, without the dot.
+/// File suffix, without the dot.
 const SUFFIX: &str = "toml";
 
-/// The names, sizes, times and inodes of the files of a directory, or the error of reading the directory, as a hash.
+/// The names, sizes, times and inodes of a directory's files, or the error from reading the directory, as a hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DirectoryState(u64);
 
-/// A directory of apps.
+/// An app directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AppDirectory {
     path: PathBuf,
@@ -37,11 +37,11 @@ impl AppDirectory {
         Self { path, state: DirectoryState::default() }
     }
 
-    /// Lists the files, and reads each with the keys of one element of a list. The state of the directory is that of this
-    /// call, also after an error.
+    /// Lists the files, and reads each with one list element's keys. The directory's state is that of this call, also
+    /// after an error.
     ///
     /// # Errors
-    /// The directory cannot be read. Each file has an error of its own.
+    /// The directory cannot be read. Each file has its own error.
     pub(super) fn read(
         &mut self,
         schema: &'static Table,
@@ -66,7 +66,7 @@ impl AppDirectory {
     }
 }
 
-/// The state of a listed directory.
+/// Returns a listed directory's state.
 fn state(listed: &io::Result<Vec<PathBuf>>) -> DirectoryState {
     let mut hasher = DefaultHasher::new();
     match listed {
@@ -76,7 +76,7 @@ fn state(listed: &io::Result<Vec<PathBuf>>) -> DirectoryState {
     DirectoryState(hasher.finish())
 }
 
-/// The paths of the files with the suffix, in order; hidden files are ignored.
+/// Returns the paths of the files with the suffix, in order; hidden files are ignored.
 fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for (count, entry) in (1..).zip(fs::read_dir(directory)?) {
@@ -93,8 +93,8 @@ fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Adds a file to the state. Links are followed. The time of the last change of the inode also changes with permissions, and
-/// if a copy has the former modification time.
+/// Adds a file to the state. Links are followed. The inode's change time also changes with permissions, and if a copy
+/// has the former modification time.
 fn hash(path: &Path, hasher: &mut DefaultHasher) {
     let of = |found: Metadata| {
         let modified = (found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec());
@@ -148,7 +148,7 @@ mod tests {
         fs::write(directory.join(name), text).unwrap();
     }
 
-    /// The settings with this directory, and the text of a configuration file; the directory is read.
+    /// Returns the settings with this directory, and a configuration file's text; the directory is read.
     fn read_with(directory: &Path, file: &str) -> (PusherSettings, Result<(), String>) {
         let flag = format!("--pusher-apps-directory={}", directory.display());
         let ServeSettings { mut pusher, .. } = settings(&[&flag], file).unwrap();
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(fault, format!("{KEY}: {}: more than {ENTRIES_MAX} entries", at.display()));
     }
 
-    /// As Kubernetes mounts a secret: links to files of a directory, which is a link that is replaced.
+    /// As Kubernetes mounts a secret: links to files in a directory, which is a link that is replaced.
     #[test]
     fn replaced_links_are_noticed() {
         let directory = directory();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sinews_conformance::http::{Answer, Case, read};
 
-/// A server under test, and the mode of its cases.
+/// A server under test, and its cases' mode.
 pub(crate) struct Server {
     address: SocketAddr,
     /// Connection for marker requests. The server has one thread, and serves its connections in turn: once it
@@ -16,17 +16,16 @@ pub(crate) struct Server {
     pub(crate) connections: usize,
 }
 
-/// Time limit of an answer, which takes microseconds: long enough for any machine, and for a 408 to arrive
-/// first.
+/// Time limit for an answer, which takes microseconds: long enough for any machine, and for a 408 to arrive first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Concurrent connections.
 const BATCH: usize = 128;
 
-/// Maximum length of a request that is cut at every byte.
+/// Maximum length at which a request is cut at every byte.
 const CUT_ALL: usize = 700;
 
-/// Number of cuts in longer requests.
+/// Cuts in longer requests.
 const CUTS: usize = 64;
 
 const MARKER: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -75,7 +74,7 @@ impl Server {
         self.finish(stream, Vec::new(), case, times)
     }
 
-    /// Sends the part before its cut on each connection; when the server has processed all of them, the rest.
+    /// Sends the part before its cut on each connection; when the server has processed all parts, the rest.
     fn cut(&mut self, wire: &[u8], case: &Case, cuts: &[usize]) -> Result<(), String> {
         let mut streams = Vec::new();
         for &cut in cuts {
@@ -154,8 +153,7 @@ impl Server {
         connect(self.address).map_err(|error| format!("connect: {error}"))
     }
 
-    /// Waits until the server has processed all sent bytes: the first answer may be from the same turn of the
-    /// event loop.
+    /// Waits until the server has processed all sent bytes: the first answer may be from the same event-loop turn.
     fn wait_until_seen(&mut self) -> Result<(), String> {
         self.ask_marker()?;
         self.ask_marker()
@@ -205,7 +203,7 @@ fn take(
     }
 }
 
-/// Returns the status of the next answer.
+/// Returns the next answer's status.
 fn take_any(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<u16, String> {
     loop {
         if let Some((found, len)) = read(received, false)? {

@@ -1,4 +1,4 @@
-//! All violations of a response.
+//! All violations in a response.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -133,7 +133,7 @@ impl InspectResponse {
     }
 }
 
-/// Returns the status and headers of a possibly invalid head. Status 0: no valid status line.
+/// Returns a possibly invalid head's status and headers. Status 0: no valid status line.
 fn read_head(head: &str, violations: &mut Vec<Violation>) -> (u16, Vec<(String, String)>) {
     let mut add = |section, description: String| violations.push(Violation::new(section, description));
     if head.replace("\r\n", "").contains(['\r', '\n']) {

@@ -49,7 +49,7 @@ impl InspectRequest {
         request
     }
 
-    /// Replaces a header of the handshake, or adds a header.
+    /// Replaces a handshake header, or adds a header.
     pub(crate) fn replace(&mut self, name: &str, value: &str) {
         let known =
             self.headers.iter().take(self.own).position(|(known, _)| known.eq_ignore_ascii_case(name));
