@@ -1,4 +1,4 @@
-//! The bytes of one send: small pieces in an arena, large payloads by reference between them.
+//! One send's bytes: small pieces in an arena, large payloads by reference between them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,9 +15,9 @@ pub struct Chain {
     arena: Vec<u8>,
     /// Large payloads that are interleaved with the arena.
     large: VecDeque<LargePayload>,
-    /// Bytes of the arena that are sent.
+    /// Sent arena bytes.
     arena_sent: usize,
-    /// Entries of `large` that are sent.
+    /// Sent entries in `large`.
     large_sent: usize,
     /// Bytes that are not sent yet.
     len: usize,
@@ -33,7 +33,7 @@ struct LargePayload {
 }
 
 impl Chain {
-    /// Number of bytes that are not sent yet.
+    /// Bytes that are not sent yet.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -173,7 +173,7 @@ impl Chain {
 
     /// Drops the oldest droppable messages until `count` bytes are freed or no droppable message is left. Droppable
     /// messages are at the front, except for messages sent to this connection alone, so the cost does not depend on the
-    /// queue's length. Returns the number of dropped bytes and messages.
+    /// queue's length. Returns the dropped byte and message counts.
     pub(crate) fn drop_oldest(&mut self, count: usize) -> (usize, usize) {
         let (mut dropped, mut messages, mut at) = (0, 0, self.large_sent);
         while dropped < count && at < self.large.len() {

@@ -1,10 +1,10 @@
-//! The reason for the end of a connection.
+//! The reason for a connection's end.
 
 use std::fmt;
 
 use sinews_proto::{CloseCode, Expired, PeerMisbehaved};
 
-/// The close code, reason and cause of an ended connection. The handler's `close` receives it once.
+/// An ended connection's close code, reason and cause. The handler's `close` receives it once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     code: Option<CloseCode>,
@@ -66,7 +66,7 @@ impl Closed {
         matches!(self.cause, Cause::Peer | Cause::Local)
     }
 
-    /// The cause of the end.
+    /// Returns the cause.
     #[must_use]
     pub fn cause(&self) -> Cause {
         self.cause

@@ -5,7 +5,7 @@ use sinews_proto::{Kind, PayloadLocation};
 use crate::payload::{Fragment, Payload};
 use crate::tx::Tx;
 
-/// Callbacks of the application for received messages. The views are borrowed for the call.
+/// The application's callbacks for received messages. The views are borrowed for the call.
 pub trait Events {
     /// A whole message.
     fn message(&mut self, payload: Payload<'_>, tx: &mut Tx<'_>);
@@ -38,7 +38,7 @@ pub trait Events {
 #[must_use]
 #[non_exhaustive]
 pub struct PullResult {
-    /// Consumed bytes of the input.
+    /// Consumed input bytes.
     pub consumed: usize,
     /// The event that they encode.
     pub event: Option<ReceivedEvent>,
@@ -59,7 +59,7 @@ pub enum ReceivedEvent {
     Fragment {
         /// Text or binary.
         kind: Kind,
-        /// The bytes of the piece.
+        /// The piece's bytes.
         at: PayloadLocation,
         /// Whether the message begins here.
         first: bool,

@@ -23,7 +23,7 @@ pub struct Feed {
 
 #[derive(Debug)]
 struct Log {
-    /// The number of the oldest event in the log.
+    /// The log's oldest event number.
     first: u64,
     /// Serialized once for all readers: a clone increments a counter.
     events: VecDeque<Message>,
@@ -31,7 +31,7 @@ struct Log {
     over: bool,
 }
 
-/// The next step of a connection.
+/// A connection's next step.
 enum Step {
     Send(Vec<Message>),
     Wait,
@@ -111,7 +111,7 @@ impl Feed {
         }
     }
 
-    /// Returns the number of the first event for this client.
+    /// Returns this client's first event number.
     fn start(&self, request: &Request) -> Result<u64, Reject> {
         let log = self.log();
         let Some(last) = request.header("last-event-id") else { return Ok(log.first) };
@@ -144,7 +144,7 @@ impl Feed {
 }
 
 impl Log {
-    /// Returns the number of the next event.
+    /// Returns the next event's number.
     fn next(&self) -> u64 {
         self.first + self.events.len() as u64
     }

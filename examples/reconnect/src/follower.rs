@@ -11,12 +11,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::Backoff;
 
-/// An event of a feed.
+/// A feed's event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// The number of the previous event plus one.
     pub number: u64,
-    /// The content of the event.
+    /// The event's content.
     pub data: String,
 }
 
@@ -150,7 +150,7 @@ where
 pub enum FollowError {
     /// The server no longer has the events after the last event: load the state anew, then follow from there.
     Gone {
-        /// The number of the last event.
+        /// The last event's number.
         last: Option<u64>,
     },
     /// The server rejected the request, or is unreachable for good.
