@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use sinews::CloseCode;
 use sinews::blocking::{Stream, WebSocket, connect};
 use sinews_hub::auth::{Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, PusherLimits};
+use sinews_hub::{HostRules, Hub, HubConfig, PusherApp, PusherApps, PusherLimits};
 use sinews_server::{Router, Server};
 
 use self::api::Published;
@@ -102,8 +102,8 @@ impl Harness {
         let app = app.with_activity_timeout(Duration::from_secs(86_400));
         let auth = Auth::new(&AuthOptions::new()).expect("no keys");
         let apps = PusherApps::new([app]).expect("valid options");
-        let access = AccessPolicy::new(auth, HostRules::default()).with_pusher(apps);
-        let hub = Hub::builder().access(access).without_pages().build().expect("valid options");
+        let access = HubConfig::new(auth, HostRules::default()).with_pusher(apps);
+        let hub = Hub::builder().config(access).without_pages().build().expect("valid options");
         let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
         let server = server.listen(([127, 0, 0, 1], 0).into()).bind().expect("a free port");
         let running = hub.start(&server).expect("its threads");

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
-use sinews_hub::{AccessPolicy, Predecessor};
+use sinews_hub::{HubConfig, Predecessor};
 use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig, redact_urls};
 
 use self::notify::{ServiceState, notify};
@@ -51,7 +51,7 @@ fn serve(
     let tls = settings.certificates()?.map(TlsConfig::new).transpose()?;
     let descriptors = raise_descriptor_limit();
     let hub = build_hub(&settings, access, predecessor.as_ref())?;
-    let live = hub.access();
+    let live = hub.config();
     let router = hub.mount(Router::new());
     let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
         .http(settings.http.config(settings.max_message))
@@ -70,7 +70,7 @@ fn serve(
     }
     let server = server.bind().map_err(|error| explain(&error))?;
     let hub = hub.start(&server)?;
-    warn_if_open(server.addresses(), tls.is_some(), &live.policy());
+    warn_if_open(server.addresses(), tls.is_some(), &live.config());
     let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
     let restart_hashes = settings.files.restart_hashes();
     let reloader = Reloader { args, settings, live, tls, log, watches_apps: false, restart_hashes };
@@ -152,7 +152,7 @@ fn note_line_break(settings: &ServeSettings) {
 }
 
 /// Warns about public addresses without authorization or TLS.
-fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &AccessPolicy) {
+fn warn_if_open(addresses: &[SocketAddr], has_tls: bool, policy: &HubConfig) {
     let Some(address) = addresses.iter().find(|address| !address.ip().is_loopback()) else { return };
     if !policy.has_auth() {
         tracing::warn!(

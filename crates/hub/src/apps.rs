@@ -1,5 +1,5 @@
 //! Pusher apps: their keys, limits and channels, the event encoding, and what the server keeps for them. Webhooks and
-//! the access policy use them; [`protocol::pusher`](crate::protocol::pusher) serves their clients.
+//! the configuration use them; [`protocol::pusher`](crate::protocol::pusher) serves their clients.
 
 pub(crate) mod app;
 pub(crate) mod budget;

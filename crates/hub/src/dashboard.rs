@@ -17,9 +17,9 @@ use crate::admission::HandshakeRejection;
 use crate::apps::report::AppsReport;
 use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::config::{ConfigHandle, log_changed_rights};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::node::ServerInfo;
-use crate::policy::{LivePolicy, log_changed_rights};
 use crate::session::backends::Backends;
 use crate::streams::report;
 use crate::topics::HubTopics;
@@ -40,7 +40,7 @@ const TOPICS_MAX: usize = 20;
 /// A connected dashboard.
 pub(crate) struct DashboardClient {
     rights: Rights,
-    live: LivePolicy,
+    live: ConfigHandle,
     hub: Arc<HubTopics>,
     counted: bool,
     /// Set from the opening to the end.
@@ -50,17 +50,17 @@ pub(crate) struct DashboardClient {
 impl DashboardClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         hub: Arc<HubTopics>,
     ) -> Result<Self, HandshakeRejection> {
-        let rights = live.policy().rights(request)?;
+        let rights = live.config().rights(request)?;
         rights.may_by_token(Action::Subscribe, TOPIC)?;
         Ok(Self { rights, live: live.clone(), hub, counted: false, connection: None })
     }
 
     /// Replaces the rights by those of the backend. Without the right to view the dashboard, the connection is closed.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         match policy.changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
             // This node's options may differ from those of the node that has checked the change.
@@ -80,7 +80,7 @@ impl Handler for DashboardClient {
         let registry = self.hub.connections();
         let (id, waker) = (cx.subscriber_id(), cx.waker());
         self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, id, waker));
-        self.live.policy().close_if_revoked(&self.rights, cx);
+        self.live.config().close_if_revoked(&self.rights, cx);
         match cx.subscribe(FEED) {
             Ok(()) => {
                 self.counted = true;
@@ -134,7 +134,7 @@ pub(crate) fn start(
     monitor: Monitor,
     publisher: Publisher,
     hub: Arc<HubTopics>,
-    live: LivePolicy,
+    live: ConfigHandle,
     Backends { store, cluster }: Backends,
     server_info: ServerInfo,
 ) -> io::Result<Option<Periodic>> {
@@ -142,7 +142,7 @@ pub(crate) fn start(
     let mut usage = WorkerUsage::new();
     #[cfg(feature = "pusher")]
     let mut apps = AppsReport::default();
-    let (background, watched) = (live.policy().background().clone(), Arc::clone(&hub));
+    let (background, watched) = (live.config().background().clone(), Arc::clone(&hub));
     let report = move || {
         let metrics = monitor.metrics();
         let share = usage.busiest(&metrics.loops, Instant::now());
@@ -154,7 +154,7 @@ pub(crate) fn start(
         let mut users = counts.users;
         snapshot["subscribed_topics"] = json!(hub.subscribed().len());
         // They do not count as failed handshakes, since the server accepts them to close them.
-        snapshot["refused"] = json!(refused(&metrics) + live.policy().rejections().closed());
+        snapshot["refused"] = json!(refused(&metrics) + live.config().rejections().closed());
         snapshot["server"] = server_info.to_json(begin);
         if let Some(cluster) = &cluster {
             snapshot["server"]["node"] = json!(cluster.name());
@@ -166,12 +166,12 @@ pub(crate) fn start(
             snapshot["cluster"] = json!({ "connected": cluster.check_broker().is_ok(), "nodes": nodes });
         }
         snapshot["users"] = json!(users);
-        if let Some(hooks) = live.policy().hook_metrics() {
+        if let Some(hooks) = live.config().hook_metrics() {
             snapshot["hooks"] = hooks.report();
         }
-        let webhooks = live.policy().webhooks().collector();
+        let webhooks = live.config().webhooks().collector();
         #[cfg(feature = "pusher")]
-        if let Some(apps) = apps.next(live.policy().live_apps(), &publisher, webhooks.as_ref()) {
+        if let Some(apps) = apps.next(live.config().live_apps(), &publisher, webhooks.as_ref()) {
             snapshot["apps"] = apps;
         }
         if let Some(webhooks) = webhooks {

@@ -26,6 +26,7 @@ use crate::apps::encode;
 use crate::background::{Background, Periodic};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
+use crate::config::ConfigHandle;
 use crate::dashboard;
 use crate::error::HubError;
 use crate::handover::predecessor::{Predecessor, RunningHandover};
@@ -37,7 +38,6 @@ use crate::model::Creator;
 use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
-use crate::policy::LivePolicy;
 #[cfg(feature = "pusher")]
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
@@ -65,7 +65,7 @@ use crate::webhooks::Webhooks;
 /// ```
 pub struct Hub {
     options: RouteOptions,
-    live: LivePolicy,
+    live: ConfigHandle,
     topics: Arc<HubTopics>,
     services: Backends,
     /// Rules for topics with a history, and for durable topics.
@@ -116,7 +116,7 @@ impl Hub {
             None => server,
         };
         let live = self.live.clone();
-        let server = server.presence_interval(move |topic| live.policy().presence_interval(topic));
+        let server = server.presence_interval(move |topic| live.config().presence_interval(topic));
         server.presence(|update: &PresenceUpdate| {
             #[cfg(feature = "pusher")]
             if let Some(messages) = encode::presence_update(update) {
@@ -133,9 +133,9 @@ impl Hub {
         Some(routes::messages(&self.options, &self.live, &self.topics, self.services.store.as_ref()?))
     }
 
-    /// The access policy, which may be replaced at any time.
+    /// Returns the configuration, which may be replaced at any time.
     #[must_use]
-    pub fn access(&self) -> LivePolicy {
+    pub fn config(&self) -> ConfigHandle {
         self.live.clone()
     }
 
@@ -153,7 +153,7 @@ impl Hub {
         }
         let handover = Handover::new(
             Arc::clone(&topics),
-            Arc::clone(live.policy().revocations()),
+            Arc::clone(live.config().revocations()),
             store.clone(),
             publisher.clone(),
             server.stop_handle(),
@@ -161,10 +161,10 @@ impl Hub {
         );
         let info = info.with_bound(server);
         let cluster_live = live.clone();
-        let webhooks = Arc::clone(live.policy().webhooks());
-        let revocations = Arc::clone(live.policy().revocations());
+        let webhooks = Arc::clone(live.config().webhooks());
+        let revocations = Arc::clone(live.config().revocations());
         let nodes = cluster.as_ref().map(Cluster::other_nodes);
-        let background = live.policy().background().clone();
+        let background = live.config().background().clone();
         webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         let beside = services.clone();
         let hub = Arc::clone(&topics);

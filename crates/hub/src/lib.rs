@@ -10,7 +10,7 @@
 //! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications, presence and keys over NATS or Redis.
 //! * `pages` (default): the start page, the chat, the console, the dashboard and its feed, and the script `/sinews.js`.
 //! * `pusher` (default): the Pusher protocol, `/app/{key}`, and its HTTP API at `/apps/{id}`.
-//! * `webhooks` (default): `AccessPolicy::with_webhooks` and `PusherApp::with_webhook`, event reports to the
+//! * `webhooks` (default): `HubConfig::with_webhooks` and `PusherApp::with_webhook`, event reports to the
 //!   application.
 //! * `http3`: HTTP/3, which is experimental.
 #![forbid(unsafe_code)]
@@ -29,6 +29,7 @@ mod background;
 mod closing;
 #[cfg_attr(not(feature = "cluster"), path = "cluster/absent.rs")]
 mod cluster;
+mod config;
 mod connections;
 mod cors;
 #[cfg_attr(not(feature = "pages"), path = "dashboard/absent.rs")]
@@ -45,7 +46,6 @@ mod options;
 mod outgoing;
 #[cfg(feature = "pages")]
 mod pages;
-mod policy;
 mod protocol;
 mod query;
 mod session;
@@ -65,6 +65,7 @@ pub use self::apps::app::{PusherApp, PusherApps, PusherFeatures, PusherLimits};
 pub use self::apps::webhook::PusherWebhook;
 #[cfg(feature = "cluster")]
 pub use self::cluster::{node::ClusterNode, observe::observe_nodes, options::ClusterOptions};
+pub use self::config::{BrowserRejection, ConfigHandle, HubConfig};
 pub use self::error::{HubError, HubErrorKind};
 pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
@@ -73,7 +74,6 @@ pub use self::model::check_pattern;
 #[cfg(feature = "webhooks")]
 pub use self::model::events::WebhookEventKind;
 pub use self::outgoing::options::{HookFailure, HookOptions, HookTarget};
-pub use self::policy::{AccessPolicy, BrowserRejection, LivePolicy};
 pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
 

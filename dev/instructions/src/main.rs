@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps};
+use sinews_hub::{HostRules, Hub, HubConfig, PusherApp, PusherApps};
 use sinews_server::{
     Config, Context, EngineConfig, Handler, Payload, Prepared, PublishOptions, Response, Router, Server,
     WebSocketRoute,
@@ -114,7 +114,7 @@ fn main() -> Result<()> {
         );
     // Its routes and hooks would count in the other paths.
     let hub = match &**path {
-        "json" | "publish" | "event" => Some(Hub::builder().websocket(config()).access(policy()?).build()?),
+        "json" | "publish" | "event" => Some(Hub::builder().websocket(config()).config(policy()?).build()?),
         _ => None,
     };
     let server = match &hub {
@@ -141,8 +141,8 @@ fn config() -> Config {
 }
 
 /// A key of the HTTP API, and an app.
-fn policy() -> Result<AccessPolicy> {
-    let policy = AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default());
+fn policy() -> Result<HubConfig> {
+    let policy = HubConfig::new(Auth::new(&AuthOptions::new())?, HostRules::default());
     let policy = policy.with_api_keys(ApiKeys::new()?.with_key(API_KEY)?);
     Ok(policy.with_pusher(PusherApps::new([PusherApp::new("1", APP_KEY, APP_SECRET)])?))
 }

@@ -1,7 +1,7 @@
 //! The hub's options, from the settings.
 
 use sinews_hub::auth::{ApiKeys, Auth, AuthError, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, BrowserRejection, BuildError, Hub, HubBuilder, Predecessor};
+use sinews_hub::{BrowserRejection, BuildError, Hub, HubBuilder, HubConfig, Predecessor};
 use sinews_server::DeflateMode;
 
 use super::notify::{ServiceState, notify};
@@ -16,7 +16,7 @@ use crate::version;
 /// The invalid setting, and the reason.
 pub(super) fn build_hub(
     settings: &ServeSettings,
-    access: AccessPolicy,
+    access: HubConfig,
     predecessor: Option<&Predecessor>,
 ) -> Result<Hub, String> {
     let builder = hub_builder(settings, access)?
@@ -40,8 +40,8 @@ pub(super) fn check_hub(settings: &ServeSettings) -> Result<(), String> {
 }
 
 /// Returns the hub's options that may contradict each other.
-fn hub_builder(settings: &ServeSettings, access: AccessPolicy) -> Result<HubBuilder, String> {
-    let mut builder = Hub::builder().access(access).max_message(settings.max_message);
+fn hub_builder(settings: &ServeSettings, access: HubConfig) -> Result<HubBuilder, String> {
+    let mut builder = Hub::builder().config(access).max_message(settings.max_message);
     builder = builder.chat_history(settings.chat_history);
     for history in &settings.history {
         builder = builder.history(&history.pattern, history.messages);
@@ -70,11 +70,11 @@ fn describe(settings: &ServeSettings, error: BuildError) -> String {
     }
 }
 
-/// The access policy. Reads the keys that the settings name.
+/// Creates the hub's configuration. Reads the keys that the settings name.
 ///
 /// # Errors
 /// The invalid setting, and the reason.
-pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, String> {
+pub(super) fn access_policy(settings: &ServeSettings) -> Result<HubConfig, String> {
     let options = auth_options(&settings.auth);
     let options = options.map_err(|(key, fault)| format!("{}: {fault}", settings.name(key)))?;
     let auth = Auth::new(&options).map_err(|error| {
@@ -90,7 +90,7 @@ pub(super) fn access_policy(settings: &ServeSettings) -> Result<AccessPolicy, St
         RejectBrowsers::Close => BrowserRejection::Close,
         RejectBrowsers::Status => BrowserRejection::Status,
     };
-    let policy = AccessPolicy::new(auth, settings.host_policy()?).with_origin(settings.origin_policy()?);
+    let policy = HubConfig::new(auth, settings.host_policy()?).with_origin(settings.origin_policy()?);
     let policy = policy.with_browser_rejection(rejection).with_namespaces(settings.namespace_options()?);
     let policy = policy.with_hooks(settings.hook_options()?).with_webhooks(settings.webhook_options()?);
     let policy = policy.with_pusher(settings.pusher.apps()?);

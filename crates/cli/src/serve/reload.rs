@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
-use sinews_hub::{Handover, LivePolicy};
+use sinews_hub::{ConfigHandle, Handover};
 use sinews_server::{StopHandle, TlsConfig, redact_urls};
 
 use super::notify::{ServiceState, notify};
@@ -22,7 +22,7 @@ pub(super) struct Reloader {
     pub(super) args: ServeArgs,
     /// Settings at the start, updated with reloaded values.
     pub(super) settings: ServeSettings,
-    pub(super) live: LivePolicy,
+    pub(super) live: ConfigHandle,
     pub(super) tls: Option<TlsConfig>,
     pub(super) log: SetFilter,
     /// Whether a thread watches the app directory.
@@ -244,7 +244,7 @@ mod tests {
         let mut settings = settings(&[&flag], "").unwrap();
         settings.pusher.read_directory("").unwrap();
         let hub = build_hub(&settings, access_policy(&settings).unwrap(), None).unwrap();
-        let (args, live) = (ServeArgs::default(), hub.access());
+        let (args, live) = (ServeArgs::default(), hub.config());
         let log: SetFilter = Box::new(|_| Ok(()));
         let restart_hashes = BTreeMap::new();
         let mut reloader =

@@ -14,11 +14,11 @@ use super::read_topic::read_topic;
 use super::topics::content_of;
 use crate::access::auth::{Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
+use crate::config::ConfigHandle;
 use crate::http::{failure, topic_of};
 use crate::keys::KeyStore;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, HookKind};
-use crate::policy::LivePolicy;
 use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
@@ -29,7 +29,7 @@ use crate::uncached::UNCACHED;
 /// What requests for keys use.
 #[derive(Clone)]
 pub(crate) struct TopicKeys {
-    pub(crate) live: LivePolicy,
+    pub(crate) live: ConfigHandle,
     pub(crate) hub: Arc<HubTopics>,
     pub(crate) store: Option<Arc<StreamService>>,
     pub(crate) max_message: usize,
@@ -123,7 +123,7 @@ fn write(
     request: &Request<'_>,
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
-    let policy = api.live.policy();
+    let policy = api.live.config();
     // A page from another origin can make a browser write here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());

@@ -7,14 +7,14 @@ use sinews_server::{Answer, Request, Response};
 
 use super::read_topic::read_topic;
 use crate::access::auth::{Denied, Rights};
+use crate::config::ConfigHandle;
 use crate::http::{failure, topic_of};
 use crate::model;
 use crate::model::presence;
-use crate::policy::LivePolicy;
 use crate::uncached::UNCACHED;
 
 /// `GET /topics/{name}/members`: a page of the members.
-pub(crate) fn list(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {
+pub(crate) fn list(live: &ConfigHandle, request: &Request<'_>) -> Result<Answer, Denied> {
     let topic = match topic_of(request, model::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),

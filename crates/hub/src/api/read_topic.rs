@@ -3,20 +3,20 @@
 use sinews_server::{Answer, Request, Response};
 
 use crate::access::auth::{Action, Denied, Rights};
+use crate::config::ConfigHandle;
 use crate::model::problem::Problem;
-use crate::policy::LivePolicy;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 
 /// Reads a topic once the right to subscribe, this check, and the hooks permit it. The hooks get the route.
 pub(super) fn read_topic(
-    live: &LivePolicy,
+    live: &ConfigHandle,
     request: &Request<'_>,
     topic: String,
     route: &'static str,
     check: impl Fn(&Rights, &str) -> Result<(), Problem> + 'static,
     read: impl FnOnce(&str) -> Response + 'static,
 ) -> Result<Answer, Denied> {
-    let rights = live.policy().rights(request)?;
+    let rights = live.config().rights(request)?;
     let check = move |rights: &Rights, topic: &str| {
         rights.may(Action::Subscribe, topic)?;
         Ok::<_, RequestRejection>(check(rights, topic)?)

@@ -4,18 +4,18 @@ use sinews_server::{Answer, Request, Response};
 
 use super::topics::content_of;
 use crate::access::auth::Denied;
+use crate::config::ConfigHandle;
 use crate::hooks::HookCall;
 use crate::hooks::UNANSWERED;
 use crate::http::failure;
 use crate::model::MessageContent;
 use crate::model::problem::{Problem, code, problem};
-use crate::policy::LivePolicy;
 use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::uncached::UNCACHED;
 
 /// `POST /rpc/{method}`: the application answers.
-pub(crate) fn call(live: &LivePolicy, request: &Request<'_>) -> Result<Answer, Denied> {
-    let policy = live.policy();
+pub(crate) fn call(live: &ConfigHandle, request: &Request<'_>) -> Result<Answer, Denied> {
+    let policy = live.config();
     // A page from another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());

@@ -13,11 +13,11 @@ use sinews_stream::{Durability, Pending, StartPosition, Stream};
 use super::record_lines::RecordLines;
 use super::v1::body::{limit_of, text_query};
 use crate::access::auth::{Action, Rights};
+use crate::config::HubConfig;
 use crate::http::{error_response, failure, media_type, stream_name_of};
 use crate::model::MessageContent;
 use crate::model::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
 use crate::model::problem::{Problem, code, problem};
-use crate::policy::AccessPolicy;
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::{FetchedRecords, READ_BYTES, fetch, read_once};
 use crate::streams::json::{described, read_text};
@@ -36,7 +36,7 @@ const BYTES_MAX: u64 = 4 << 20;
 
 /// `POST /streams/{name}`: answers when the requested durability is reached.
 pub(crate) fn append(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
@@ -45,10 +45,10 @@ pub(crate) fn append(
 
 /// Executes a request that changes a stream.
 fn change(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
-    execute: fn(&AccessPolicy, &Arc<StreamService>, &Request<'_>, String) -> Result<Answer, Problem>,
+    execute: fn(&HubConfig, &Arc<StreamService>, &Request<'_>, String) -> Result<Answer, Problem>,
 ) -> Answer {
     // A page from another origin can make a browser send this, too.
     if let Err(rejection) = policy.check_origin(request) {
@@ -62,7 +62,7 @@ fn change(
 }
 
 fn try_publish(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: &Arc<StreamService>,
     request: &Request<'_>,
     name: String,
@@ -182,7 +182,7 @@ pub(crate) fn append_to_topic(
 
 /// `DELETE /streams/{name}`: answers when the stream is deleted.
 pub(crate) fn delete(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
@@ -190,7 +190,7 @@ pub(crate) fn delete(
 }
 
 fn try_delete(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: &Arc<StreamService>,
     request: &Request<'_>,
     name: String,
@@ -278,17 +278,13 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// `GET /streams/{name}`: the available records, as JSON lines.
-pub(crate) fn read(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &Request<'_>,
-) -> Answer {
+pub(crate) fn read(policy: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
     try_read(policy, store, request).unwrap_or_else(|problem| error_response(&problem).into())
 }
 
 /// `GET /streams/{name}/records`: the records of one read from an offset on, as the op `read`.
 pub(crate) fn fetch_records(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
@@ -312,11 +308,7 @@ pub(crate) fn fetch_records(
 }
 
 /// `GET /streams/{name}/info`: partition and group offsets, as in the list.
-pub(crate) fn info(
-    policy: &AccessPolicy,
-    store: Option<&Arc<StreamService>>,
-    request: &Request<'_>,
-) -> Answer {
+pub(crate) fn info(policy: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
     let described = with_stream(policy, store, request, async |store, stream| {
         Ok(encode(&described(&store, &stream)) + "\n")
     });
@@ -325,7 +317,7 @@ pub(crate) fn info(
 
 /// Answers with the JSON that a function makes of an open stream, which the client may read.
 fn with_stream(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
     work: impl AsyncFnOnce(Arc<StreamService>, Stream) -> Result<String, Problem> + 'static,
@@ -357,7 +349,7 @@ struct StreamReadRequest {
 }
 
 fn try_read(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Result<Answer, Problem> {
@@ -420,7 +412,7 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
 
 /// `GET /streams`: a page of the readable streams and their offsets.
 pub(crate) fn list(
-    policy: &AccessPolicy,
+    policy: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Response {

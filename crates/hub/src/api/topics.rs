@@ -10,11 +10,11 @@ use sinews_server::{Answer, Request, Response};
 use super::streams::append_to_durable;
 use crate::access::auth::{Action, Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
+use crate::config::ConfigHandle;
 use crate::http::{failure, media_type, topic_of};
 use crate::model::json::{TOO_DEEP, exceeds_depth};
 use crate::model::publication::Publication;
 use crate::model::{self, HookKind, MessageContent};
-use crate::policy::LivePolicy;
 use crate::session::client_message;
 use crate::session::request_hooks::{RequestHooks, RequestRejection};
 use crate::streams::service::StreamService;
@@ -23,7 +23,7 @@ use crate::topics::{HubTopics, TopicPublisher};
 /// Shared state for publications by plain requests.
 #[derive(Clone)]
 pub(crate) struct TopicPublishing {
-    pub(crate) live: LivePolicy,
+    pub(crate) live: ConfigHandle,
     pub(crate) hub: Arc<HubTopics>,
     pub(crate) store: Option<Arc<StreamService>>,
     pub(crate) max_message: usize,
@@ -31,7 +31,7 @@ pub(crate) struct TopicPublishing {
 
 /// `POST /topics/{name}`: the body goes to all subscribers.
 pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Result<Answer, Denied> {
-    let policy = api.live.policy();
+    let policy = api.live.config();
     // A page from another origin can make a browser post here, too.
     if let Err(rejection) = policy.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());

@@ -25,10 +25,10 @@ use sinews_server::{Answer, Request, Response, Router};
 use self::context::{ApiContext, PREFIX, failure};
 use self::operation::Operation;
 use self::table::OPERATIONS;
+use crate::config::ConfigHandle;
 use crate::model::brief::brief;
 use crate::model::problem::{code, problem};
 use crate::node::ServerInfo;
-use crate::policy::LivePolicy;
 use crate::query::unknown_parameter;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;
@@ -36,7 +36,7 @@ use crate::topics::HubTopics;
 /// Adds the API's routes.
 pub(crate) fn add_to(
     router: Router,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &Arc<HubTopics>,
     services: &Backends,
     info: &ServerInfo,
@@ -102,7 +102,7 @@ fn execute(context: &Arc<ApiContext>, operation: &Operation, request: &mut Reque
     }
     let executed = match operation.right {
         None => operation.answer(context, None, request),
-        Some(right) => context.live.policy().api_rights(request).and_then(|rights| {
+        Some(right) => context.live.config().api_rights(request).and_then(|rights| {
             rights.check(right)?;
             operation.answer(context, Some(&rights), request)
         }),

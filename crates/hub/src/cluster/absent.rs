@@ -96,7 +96,7 @@ pub(crate) mod link {
     use sinews_server::Publisher;
 
     use super::Cluster;
-    use crate::policy::LivePolicy;
+    use crate::config::ConfigHandle;
     use crate::topics::HubTopics;
 
     pub(crate) use self::AbsentLink as RunningLink;
@@ -109,7 +109,7 @@ pub(crate) mod link {
         pub(crate) fn start(
             cluster: &Arc<Cluster>,
             _hub: Arc<HubTopics>,
-            _live: LivePolicy,
+            _live: ConfigHandle,
             _publisher: Publisher,
         ) -> io::Result<Self> {
             match **cluster {}

@@ -23,7 +23,7 @@ use super::receiver::Receiver;
 use super::rejections::Rejections;
 use super::revocations::RevocationExchange;
 use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
-use crate::policy::LivePolicy;
+use crate::config::ConfigHandle;
 use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
@@ -70,7 +70,7 @@ impl RunningLink {
     pub(crate) fn start(
         cluster: &Arc<Cluster>,
         hub: Arc<HubTopics>,
-        live: LivePolicy,
+        live: ConfigHandle,
         publisher: Publisher,
     ) -> io::Result<Self> {
         let link = ClusterLink::new(cluster, hub, live, publisher)?;
@@ -116,7 +116,7 @@ impl ClusterLink {
     fn new(
         cluster: &Arc<Cluster>,
         hub: Arc<HubTopics>,
-        live: LivePolicy,
+        live: ConfigHandle,
         publisher: Publisher,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -220,7 +220,7 @@ impl ClusterLink {
         let waker = Arc::clone(cluster);
         let wake = move || waker.outbox.wake();
         let registry = self.poll.registry();
-        let policy = self.receiver.live.policy();
+        let policy = self.receiver.live.config();
         let (background, options) = (policy.background(), &cluster.options);
         match BrokerConnection::start(background, options, Some(&own), attempt, registry, SOCKET, wake) {
             Ok(connection) => self.connection = Some(connection),
@@ -285,7 +285,7 @@ impl ClusterLink {
         if cluster.outbox.is_open() {
             let keys = self.receiver.keys.heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
-            let revoked = self.receiver.live.policy().revocations().digest();
+            let revoked = self.receiver.live.config().revocations().digest();
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
             cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
             self.receiver.request_revocations(now);
@@ -376,7 +376,7 @@ impl ClusterLink {
                         self.rejections = Rejections::default();
                         let outbox = &self.receiver.cluster.outbox;
                         outbox.attach(connection.second_handle(), connection.skips_replies());
-                        let revocations = self.receiver.live.policy().revocations().all();
+                        let revocations = self.receiver.live.config().revocations().all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         self.missed_events.connected(&self.receiver.cluster, &self.receiver.hub, now);
                         self.receiver.keys.connected(now);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sinews_server::{Monitor, Publisher};
 
 use crate::background::Periodic;
+use crate::config::ConfigHandle;
 use crate::node::ServerInfo;
-use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
@@ -15,7 +15,7 @@ pub(crate) fn start(
     _monitor: Monitor,
     _publisher: Publisher,
     _hub: Arc<HubTopics>,
-    _live: LivePolicy,
+    _live: ConfigHandle,
     _backends: Backends,
     _server_info: ServerInfo,
 ) -> io::Result<Option<Periodic>> {

@@ -16,6 +16,7 @@ use crate::apps;
 use crate::apps::live::LiveApps;
 use crate::cluster::Cluster;
 use crate::cluster::options::ClusterOptions;
+use crate::config::{ConfigHandle, HubConfig};
 use crate::error::HubError;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
@@ -23,7 +24,6 @@ use crate::hub::rules::{HubRules, check_compaction};
 use crate::model::check_pattern;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
-use crate::policy::{AccessPolicy, LivePolicy};
 #[cfg(feature = "pusher")]
 use crate::protocol::pusher;
 use crate::protocol::{json, raw};
@@ -36,7 +36,7 @@ use crate::topics::encoding::Encodings;
 /// A [`Hub`]'s options.
 pub struct HubBuilder {
     options: RouteOptions,
-    access: Option<AccessPolicy>,
+    config: Option<HubConfig>,
     history: Vec<(String, usize)>,
     /// Messages that each chat-page room retains.
     chat_history: usize,
@@ -66,7 +66,7 @@ impl HubBuilder {
                 pusher_recovery_bytes: None,
                 dropped_log_lines: None,
             },
-            access: None,
+            config: None,
             history: Vec::new(),
             chat_history: 0,
             streams: None,
@@ -78,10 +78,10 @@ impl HubBuilder {
         }
     }
 
-    /// Sets the access policy. Default: no tokens, pages of the same origin, and [`HostRules::default`].
+    /// Sets the configuration. Default: no tokens, pages of the same origin, and [`HostRules::default`].
     #[must_use]
-    pub fn access(mut self, policy: AccessPolicy) -> Self {
-        self.access = Some(policy);
+    pub fn config(mut self, config: HubConfig) -> Self {
+        self.config = Some(config);
         self
     }
 
@@ -217,12 +217,12 @@ impl HubBuilder {
         self.resolve().map(drop)
     }
 
-    /// Checks the options. Returns the access policy, the encodings and the topic rules; the stream options get the
+    /// Checks the options. Returns the configuration, the encodings and the topic rules; the stream options get the
     /// namespaces' durable topics.
-    fn resolve(&mut self) -> Result<(AccessPolicy, Encodings, HubRules), BuildError> {
-        let access = match self.access.take() {
-            Some(access) => access,
-            None => AccessPolicy::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
+    fn resolve(&mut self) -> Result<(HubConfig, Encodings, HubRules), BuildError> {
+        let config = match self.config.take() {
+            Some(config) => config,
+            None => HubConfig::new(Auth::new(&AuthOptions::new())?, HostRules::default()),
         };
         let streams = &mut self.streams;
         let durable = streams.as_ref().map_or(&[][..], |options| &options.topics);
@@ -239,10 +239,10 @@ impl HubBuilder {
             checked.map_err(BuildError::PusherPrefix)?;
         }
         #[cfg(feature = "pusher")]
-        let encodings = encodings(access.live_apps());
+        let encodings = encodings(config.live_apps());
         #[cfg(not(feature = "pusher"))]
         let encodings = encodings();
-        let namespaces = access.namespaces();
+        let namespaces = config.namespaces();
         let histories = &self.history;
         let rules = HubRules::new(&encodings, namespaces, histories, self.chat_history, streams.as_mut());
         let rules = rules.map_err(BuildError::Namespace)?;
@@ -250,13 +250,13 @@ impl HubBuilder {
             if !streams.durable_keys.is_empty() && streams.directory().is_none() {
                 return Err(BuildError::KeysAtBroker);
             }
-            check_compaction(access.namespaces(), streams).map_err(BuildError::Compaction)?;
+            check_compaction(config.namespaces(), streams).map_err(BuildError::Compaction)?;
             if self.cluster.is_some() {
                 streams.check_shared().map_err(|why| BuildError::Cluster(HubError::setting(why)))?;
                 streams.shares_keys = true;
             }
         }
-        Ok((access, encodings, rules))
+        Ok((config, encodings, rules))
     }
 
     /// Builds the hub, and opens its stream directory.
@@ -264,7 +264,7 @@ impl HubBuilder {
     /// # Errors
     /// An option is invalid or contradicts another one, or the directory cannot be opened.
     pub fn build(mut self) -> Result<Hub, BuildError> {
-        let (access, encodings, built) = self.resolve()?;
+        let (config, encodings, built) = self.resolve()?;
         let streams = self.streams;
         let patterns = built.histories.patterns();
         let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
@@ -284,17 +284,17 @@ impl HubBuilder {
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
         let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
-        let background = access.background().clone();
+        let background = config.background().clone();
         let max_message = self.options.max_message;
         let store =
             streams.map(|options| directory::open(options, max_message, self.has_predecessor, &background));
-        let webhooks = Arc::clone(access.webhooks());
+        let webhooks = Arc::clone(config.webhooks());
         let store = store.transpose().map_err(BuildError::StreamDirectory)?;
         if let Some(directory) = directory {
-            let stored = access.revocations().store_in(&directory, self.has_predecessor, &background);
+            let stored = config.revocations().store_in(&directory, self.has_predecessor, &background);
             stored.map_err(BuildError::StreamDirectory)?;
         }
-        let live = LivePolicy::new(access).map_err(BuildError::Hooks)?;
+        let live = ConfigHandle::new(config).map_err(BuildError::Hooks)?;
         topics.set_events(webhooks);
         Ok(Hub {
             options: self.options,

@@ -11,8 +11,8 @@ use crate::access::auth::IssuerMetrics;
 use crate::admission::RejectionMetrics;
 #[cfg(feature = "pusher")]
 use crate::apps::metrics::PusherMetrics;
+use crate::config::ConfigHandle;
 use crate::hub::health::BrokerMetrics;
-use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
 use crate::streams::report::StreamMetrics;
 
@@ -22,7 +22,7 @@ const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since 
 pub(crate) fn add_to(
     router: Router,
     services: &Backends,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     dropped_log_lines: Option<fn() -> u64>,
 ) -> Router {
     let (monitor, Backends { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
@@ -33,18 +33,18 @@ pub(crate) fn add_to(
             let counter = ConstCounter::new(count());
             registry.register("sinews_log_lines_dropped", DROPPED_LOG_LINES_HELP, counter);
         }
-        registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.policy().rejections()))));
-        if let Some(hooks) = live.policy().hook_metrics() {
+        registry.register_collector(Box::new(RejectionMetrics(Arc::clone(live.config().rejections()))));
+        if let Some(hooks) = live.config().hook_metrics() {
             registry.register_collector(Box::new(hooks));
         }
-        if let Some(issuers) = live.policy().issuers() {
+        if let Some(issuers) = live.config().issuers() {
             registry.register_collector(Box::new(IssuerMetrics(Arc::clone(issuers))));
         }
-        if let Some(webhooks) = live.policy().webhooks().collector() {
+        if let Some(webhooks) = live.config().webhooks().collector() {
             registry.register_collector(Box::new(webhooks));
         }
         #[cfg(feature = "pusher")]
-        registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.policy().live_apps()))));
+        registry.register_collector(Box::new(PusherMetrics(Arc::clone(live.config().live_apps()))));
         if let Some(store) = &store {
             registry.register_collector(Box::new(StreamMetrics::new(store)));
             if let Some(keys) = store.for_keys().key_storage_metrics() {

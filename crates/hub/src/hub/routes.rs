@@ -11,11 +11,11 @@ use crate::access::auth::Denied;
 use crate::admission::HandshakeRejection;
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
+use crate::config::ConfigHandle;
 use crate::http::{failure, stream_name_of};
 use crate::hub::health::Readiness;
 use crate::hub::{health, metrics};
 use crate::options::RouteOptions;
-use crate::policy::LivePolicy;
 use crate::protocol::binary::{self, BinaryClient};
 use crate::protocol::echo::EchoHandler;
 use crate::protocol::events::TopicsReader;
@@ -33,7 +33,7 @@ use crate::{api, cors, query};
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &Arc<HubTopics>,
     services: &Backends,
 ) -> Router {
@@ -57,12 +57,12 @@ pub(crate) fn add_to(
         .healthz("/healthz")
         .websocket(
             "/echo",
-            route(options, raw::NAME, move |request| echo_live.policy().admit(request, || Ok(EchoHandler))),
+            route(options, raw::NAME, move |request| echo_live.config().admit(request, || Ok(EchoHandler))),
         )
         .websocket(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
-                let (hub, policy) = (Arc::clone(&topics_hub), topics_live.policy());
+                let (hub, policy) = (Arc::clone(&topics_hub), topics_live.config());
                 policy.admit(request, || {
                     TopicClient::new(request, &topics_live, hub, topics_store.clone(), max_message)
                 })
@@ -71,7 +71,7 @@ pub(crate) fn add_to(
         .websocket(
             "/ws",
             route(options, json::NAME, move |request| {
-                let (streams, policy) = (JsonStreams::new(ws_store.clone(), None), ws_live.policy());
+                let (streams, policy) = (JsonStreams::new(ws_store.clone(), None), ws_live.config());
                 let hub = Arc::clone(&ws_hub);
                 policy.admit(request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
             }),
@@ -90,28 +90,28 @@ pub(crate) fn add_to(
 
 /// Adds the pages, and the dashboard's feed.
 #[cfg(feature = "pages")]
-fn add_pages(router: Router, options: &RouteOptions, live: &LivePolicy, hub: &Arc<HubTopics>) -> Router {
+fn add_pages(router: Router, options: &RouteOptions, live: &ConfigHandle, hub: &Arc<HubTopics>) -> Router {
     let (live, hub) = (live.clone(), Arc::clone(hub));
     let router = if options.has_pages { crate::pages::add_to(router) } else { router };
     router.websocket(
         "/dashboard/feed",
         route(options, raw::NAME, move |request| {
-            let (policy, hub) = (live.policy(), Arc::clone(&hub));
+            let (policy, hub) = (live.config(), Arc::clone(&hub));
             policy.admit(request, || crate::dashboard::DashboardClient::new(request, &live, hub))
         }),
     )
 }
 
 #[cfg(not(feature = "pages"))]
-fn add_pages(router: Router, _: &RouteOptions, _: &LivePolicy, _: &Arc<HubTopics>) -> Router {
+fn add_pages(router: Router, _: &RouteOptions, _: &ConfigHandle, _: &Arc<HubTopics>) -> Router {
     router
 }
 
 /// Adds the checks that precede all routes: the host, and the query parameters' names.
-fn add_checks(router: Router, live: &LivePolicy) -> Router {
+fn add_checks(router: Router, live: &ConfigHandle) -> Router {
     let live = live.clone();
     router.before("/", move |request| {
-        let rejected = live.policy().check_host(request);
+        let rejected = live.config().check_host(request);
         rejected.or_else(|| query::check(request).map(|error| failure(400, &error)))
     })
 }
@@ -119,7 +119,7 @@ fn add_checks(router: Router, live: &LivePolicy) -> Router {
 /// What a request's [`TopicsReader`] borrows.
 #[derive(Clone)]
 struct Readers {
-    live: LivePolicy,
+    live: ConfigHandle,
     hub: Arc<HubTopics>,
     store: Option<Arc<StreamService>>,
     config: Arc<Config>,
@@ -129,7 +129,7 @@ struct Readers {
 impl Readers {
     fn new(
         options: &RouteOptions,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         hub: &Arc<HubTopics>,
         store: Option<&Arc<StreamService>>,
     ) -> Self {
@@ -156,7 +156,7 @@ impl Readers {
 }
 
 /// Adds the member and call routes.
-fn add_requests(router: Router, live: &LivePolicy) -> Router {
+fn add_requests(router: Router, live: &ConfigHandle) -> Router {
     let (members_live, rpc_live) = (live.clone(), live.clone());
     router
         .get("/topics/{name}/members", move |request| {
@@ -170,7 +170,7 @@ fn add_requests(router: Router, live: &LivePolicy) -> Router {
 /// Adds the key routes.
 fn add_keys(
     router: Router,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &Arc<HubTopics>,
     store: Option<&Arc<StreamService>>,
     readers: Readers,
@@ -203,7 +203,7 @@ fn add_keys(
 fn add_streams(
     router: Router,
     options: &RouteOptions,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &Arc<HubTopics>,
     store: Option<&Arc<StreamService>>,
 ) -> Router {
@@ -214,21 +214,21 @@ fn add_streams(
         (store.cloned(), store.cloned(), store.cloned(), store.cloned());
     let (hub, max_message) = (Arc::clone(hub), options.max_message);
     router
-        .get("/streams", move |request| api::streams::list(&list_live.policy(), list_store.as_ref(), request))
+        .get("/streams", move |request| api::streams::list(&list_live.config(), list_store.as_ref(), request))
         .get("/streams/{name}", move |request| {
-            api::streams::read(&read_live.policy(), read_store.as_ref(), request)
+            api::streams::read(&read_live.config(), read_store.as_ref(), request)
         })
         .post("/streams/{name}", move |request| {
-            api::streams::append(&publish_live.policy(), publish_store.as_ref(), request)
+            api::streams::append(&publish_live.config(), publish_store.as_ref(), request)
         })
         .delete("/streams/{name}", move |request| {
-            api::streams::delete(&delete_live.policy(), delete_store.as_ref(), request)
+            api::streams::delete(&delete_live.config(), delete_store.as_ref(), request)
         })
         .websocket(
             "/streams/{name}",
             stream_route(options, move |request| {
                 ws_live
-                    .policy()
+                    .config()
                     .admit(request, || connect(request, &ws_live, ws_store.as_ref(), &hub, max_message))
             }),
         )
@@ -237,7 +237,7 @@ fn add_streams(
 /// Adds the routes for a stream's records and offsets.
 fn add_records(
     router: Router,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     store: Option<&Arc<StreamService>>,
     readers: Readers,
 ) -> Router {
@@ -245,12 +245,12 @@ fn add_records(
     let (info_store, records_store) = (store.cloned(), store.cloned());
     router
         .get("/streams/{name}/info", move |request| {
-            api::streams::info(&info_live.policy(), info_store.as_ref(), request)
+            api::streams::info(&info_live.config(), info_store.as_ref(), request)
         })
         .get("/streams/{name}/records", move |request| match request.query("follow") {
             Some("true") => readers.answer(|reader| reader.answer_records(request)),
             None | Some("false") => {
-                api::streams::fetch_records(&records_live.policy(), records_store.as_ref(), request)
+                api::streams::fetch_records(&records_live.config(), records_store.as_ref(), request)
             }
             Some(_) => failure(400, "query parameter `follow` must be true or false").into(),
         })
@@ -259,7 +259,7 @@ fn add_records(
 /// `WS /streams/{name}`: binary messages if the client offers that subprotocol, JSON otherwise.
 fn connect(
     request: &Request<'_>,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     store: Option<&Arc<StreamService>>,
     hub: &Arc<HubTopics>,
     max_message: usize,
@@ -307,7 +307,7 @@ fn stream_config(options: &RouteOptions) -> Config {
 /// The route for binary messages over plain TCP.
 pub(crate) fn messages(
     options: &RouteOptions,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &HubTopics,
     store: &Arc<StreamService>,
 ) -> MessageRoute {

@@ -21,7 +21,7 @@ use crate::model::MessageContent;
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{Publication, PublicationOrigin};
 use crate::wire::{HandoverSender, frame_queue};
-use crate::{AccessPolicy, HostRules, PusherApp, PusherApps};
+use crate::{HostRules, HubConfig, PusherApp, PusherApps};
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -160,9 +160,9 @@ fn publications_of_other_processes_exclude_a_client_of_this_one() {
 fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_once() {
     let app = PusherApp::new("1", "key", "secret").with_topics("kept");
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let policy = AccessPolicy::new(auth, HostRules::default());
+    let policy = HubConfig::new(auth, HostRules::default());
     let policy = policy.with_pusher(PusherApps::new([app]).unwrap());
-    let hub = Hub::builder().access(policy).history("kept.>", 10).without_pages().build().unwrap();
+    let hub = Hub::builder().config(policy).history("kept.>", 10).without_pages().build().unwrap();
     let ((entered, is_busy), (release, released)) = (sync_channel(1), sync_channel(1));
     let released = Arc::new(Mutex::new(released));
     let route = WebSocketRoute::new(move |_: &sinews_server::Request<'_>| {

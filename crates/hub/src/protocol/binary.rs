@@ -15,10 +15,10 @@ use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
 use crate::access::auth::{Action, Rights, RightsChange};
 use crate::admission::HandshakeRejection;
 use crate::closing::{TOKEN_EXPIRED, close};
+use crate::config::{ConfigHandle, log_changed_rights};
 use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
-use crate::policy::{LivePolicy, log_changed_rights};
 use crate::streams::connection::{
     ConnectionStreams, GroupOffset, RequestedAck, RequestedRecords, StreamInStore,
 };
@@ -39,7 +39,7 @@ pub(crate) struct BinaryClient {
     client: Option<IdentifiedClient>,
     /// A TCP connection, where no path names the stream.
     is_plain: bool,
-    live: LivePolicy,
+    live: ConfigHandle,
     max_message: usize,
     streams: ConnectionStreams<u32>,
     registry: Arc<ConnectionRegistry>,
@@ -59,13 +59,13 @@ impl BinaryClient {
     /// A WebSocket at the stream's path.
     pub(crate) fn websocket(
         request: &Request<'_>,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         stream: String,
         store: Arc<StreamService>,
         registry: Arc<ConnectionRegistry>,
         max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
-        let rights = live.policy().rights(request)?;
+        let rights = live.config().rights(request)?;
         rights.may(Action::Publish, &stream).or_else(|_| rights.may(Action::Subscribe, &stream))?;
         let client = Some(IdentifiedClient { stream, rights, open_stream: None });
         let (live, streams) = (live.clone(), ConnectionStreams::default());
@@ -74,7 +74,7 @@ impl BinaryClient {
 
     /// A plain TCP connection, which names its stream first.
     pub(crate) fn plain(
-        live: LivePolicy,
+        live: ConfigHandle,
         store: Arc<StreamService>,
         registry: Arc<ConnectionRegistry>,
         max_message: usize,
@@ -88,7 +88,7 @@ impl BinaryClient {
         let Some(client) = &self.client else { return };
         let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
         self.connection = Some(self.registry.register(path, &client.rights, cx.subscriber_id(), cx.waker()));
-        self.live.policy().close_if_revoked(&client.rights, cx);
+        self.live.config().close_if_revoked(&client.rights, cx);
     }
 
     fn hello(
@@ -105,7 +105,7 @@ impl BinaryClient {
             return Err(problem(code::MALFORMED, "hello was sent already"));
         }
         model::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
-        let rights = self.live.policy().rights_of(token, client, "streams.listen")?;
+        let rights = self.live.config().rights_of(token, client, "streams.listen")?;
         rights.may(Action::Publish, stream).or_else(|_| rights.may(Action::Subscribe, stream))?;
         self.client = Some(IdentifiedClient { stream: stream.to_owned(), rights, open_stream: None });
         Ok(self.welcome(id))
@@ -114,7 +114,7 @@ impl BinaryClient {
     /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
         let Some(client) = &mut self.client else { return Err(hello_missing()) };
-        let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/streams")?;
+        let rights = self.live.config().rights_of(Some(token), cx.peer().ip(), "/streams")?;
         client.rights = rights;
         self.announce_rights(id, cx);
         Ok(None)
@@ -123,7 +123,7 @@ impl BinaryClient {
     /// Replaces the rights by the backend's.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
         let Some(client) = &mut self.client else { return };
-        match self.live.policy().changed_rights(change, &client.rights) {
+        match self.live.config().changed_rights(change, &client.rights) {
             Ok(rights) => client.rights = rights,
             // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
@@ -136,7 +136,7 @@ impl BinaryClient {
         let Some(IdentifiedClient { rights, .. }) = &self.client else { return };
         let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
         let ended = self.streams.end_denied(|stream| rights.may(Action::Subscribe, stream).err());
-        self.live.policy().announce_rights(self.connection.as_ref(), rights, cx);
+        self.live.config().announce_rights(self.connection.as_ref(), rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         // A closing connection accepts no messages.

@@ -30,15 +30,15 @@ use super::json::members::PresenceDetail;
 use super::json::streams::JsonStreams;
 use crate::access::auth::{Action, Denied, Rights};
 use crate::closing::close;
+use crate::config::ConfigHandle;
 use crate::http::failure;
 use crate::model::problem::Problem;
-use crate::policy::LivePolicy;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
 use crate::topics::HubTopics;
 
 /// Answers requests for topic messages.
 pub(crate) struct TopicsReader<'a> {
-    pub(crate) live: &'a LivePolicy,
+    pub(crate) live: &'a ConfigHandle,
     pub(crate) hub: &'a Arc<HubTopics>,
     pub(crate) streams: JsonStreams,
     pub(crate) config: &'a Arc<Config>,
@@ -59,7 +59,7 @@ impl TopicsReader<'_> {
     /// # Errors
     /// [`Denied`] if the token is invalid, or does not grant the right to subscribe.
     pub(crate) fn answer(self, request: &Request<'_>) -> Result<Answer, Denied> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         if let Err(rejection) = policy.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }

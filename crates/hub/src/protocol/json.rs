@@ -44,10 +44,10 @@ use crate::model::publication::Publication;
 use crate::session::client_message;
 
 use crate::access::namespaces::ConnectionRates;
+use crate::config::ConfigHandle;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
-use crate::policy::LivePolicy;
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
@@ -62,7 +62,7 @@ pub(crate) struct JsonClient {
     hub: Arc<HubTopics>,
     rights: Rights,
     /// Checks renewed tokens.
-    live: LivePolicy,
+    live: ConfigHandle,
     /// Largest message in either direction, in bytes.
     max_message: u32,
     subscriptions: Vec<TopicSubscription>,
@@ -95,12 +95,12 @@ struct TopicSubscription {
 impl JsonClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         hub: Arc<HubTopics>,
         max_message: usize,
         streams: JsonStreams,
     ) -> Result<Self, HandshakeRejection> {
-        let policy = live.policy();
+        let policy = live.config();
         let datagram_topics = datagram_topics(request)?;
         let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
         Ok(Self { hooks: ConnectionHooks::for_connection(request, &policy), datagram_topics, ..client })
@@ -109,7 +109,7 @@ impl JsonClient {
     /// Creates the handler for a client whose rights are known.
     pub(super) fn with_rights(
         rights: Rights,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         hub: Arc<HubTopics>,
         max_message: usize,
         streams: JsonStreams,
@@ -307,7 +307,7 @@ impl JsonClient {
     /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {
         self.check_token_decides()?;
-        let rights = self.live.policy().rights_of(Some(token), cx.peer().ip(), "/ws")?;
+        let rights = self.live.config().rights_of(Some(token), cx.peer().ip(), "/ws")?;
         self.set_rights(rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();

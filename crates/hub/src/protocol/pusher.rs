@@ -27,8 +27,8 @@ use self::handshake::AppHandshake;
 use self::health::HealthCheck;
 use self::services::PusherServices;
 use crate::apps::live::LiveApps;
+use crate::config::ConfigHandle;
 use crate::options::RouteOptions;
-use crate::policy::LivePolicy;
 use crate::session::backends::Backends;
 use crate::topics::HubTopics;
 
@@ -36,12 +36,12 @@ use crate::topics::HubTopics;
 pub(crate) fn add_to(
     router: Router,
     options: &RouteOptions,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     hub: &Arc<HubTopics>,
     backends: &Backends,
     check: &HealthCheck,
 ) -> Router {
-    let apps = live.policy().live_apps().clone();
+    let apps = live.config().live_apps().clone();
     if let Some(bytes) = options.pusher_recovery_bytes {
         apps.recoveries.set_max(bytes);
     }

@@ -16,12 +16,12 @@ use crate::access::auth::{Action, Rights, RightsChange};
 use crate::access::namespaces::ConnectionRates;
 use crate::admission::HandshakeRejection;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::config::{ConfigHandle, log_changed_rights};
 use crate::connections::{ConnectionPath, RegisteredConnection};
 use crate::http::topic_of;
 use crate::model::problem::code;
 use crate::model::publication::{Publication, PublicationSender};
 use crate::model::{self, MessageContent};
-use crate::policy::{LivePolicy, log_changed_rights};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
 use crate::session::client_message;
 use crate::streams::service::StreamService;
@@ -41,7 +41,7 @@ pub(crate) struct TopicClient {
     /// Topics whose publications leave as datagrams, until the connection is open.
     datagram_topics: Vec<String>,
     rights: Rights,
-    live: LivePolicy,
+    live: ConfigHandle,
     hub: Arc<HubTopics>,
     /// The connection counts as a subscriber.
     joined: bool,
@@ -64,7 +64,7 @@ const PATH: &str = "/topics/{name}";
 impl TopicClient {
     pub(crate) fn new(
         request: &Request<'_>,
-        live: &LivePolicy,
+        live: &ConfigHandle,
         hub: Arc<HubTopics>,
         store: Option<Arc<StreamService>>,
         max_message: usize,
@@ -87,7 +87,7 @@ impl TopicClient {
         if store.is_some() && !is_pattern && !include_self {
             return Err(HandshakeRejection::request(400, "self=false is not supported for durable topics"));
         }
-        let policy = live.policy();
+        let policy = live.config();
         let rights = policy.rights(request)?;
         // A connect hook may grant other rights.
         if policy.hooks().is_none_or(|hooks| hooks.options().connect.is_none()) {
@@ -117,12 +117,12 @@ impl TopicClient {
 impl TopicClient {
     /// Replaces the rights by the backend's. Without the right to subscribe, the connection is closed.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        match self.live.policy().changed_rights(change, &self.rights) {
+        match self.live.config().changed_rights(change, &self.rights) {
             Ok(rights) => self.rights = rights,
             // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),
         }
-        self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
+        self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
         // The deadline may be earlier than before: the server reads it after a wakeup.
         cx.waker().wake();
         if self.joined
@@ -193,7 +193,7 @@ impl Handler for TopicClient {
         let registry = self.hub.connections();
         self.connection =
             Some(registry.register(ConnectionPath::Topic, &self.rights, cx.subscriber_id(), cx.waker()));
-        self.live.policy().close_if_revoked(&self.rights, cx);
+        self.live.config().close_if_revoked(&self.rights, cx);
         deliver_datagrams(PAYLOADS, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {
             self.begin(cx);

@@ -15,6 +15,7 @@ use sinews_server::{KeyWrite, LogLimit, Request, Response};
 use crate::access::auth::{Denied, Rights};
 use crate::access::namespaces::TopicHook;
 use crate::closing::EXPIRED;
+use crate::config::{ConfigHandle, RejectedClaims, log_claims};
 use crate::hooks::UNANSWERED;
 use crate::hooks::calls::{CallData, HookCall};
 use crate::hooks::detail::HookDetail;
@@ -23,7 +24,6 @@ use crate::http::failure;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{HookKind, MessageContent};
 use crate::outgoing::options::HookFailure;
-use crate::policy::{LivePolicy, RejectedClaims, log_claims};
 use crate::topics::keys::value_len;
 use crate::uncached::UNCACHED;
 
@@ -32,7 +32,7 @@ static VALUE_LINES: LogLimit = LogLimit::new();
 
 /// The hooks that decide about one plain request.
 pub(crate) struct RequestHooks {
-    live: LivePolicy,
+    live: ConfigHandle,
     headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -87,14 +87,14 @@ pub(crate) struct MemberAnswer {
 
 impl RequestHooks {
     /// Returns a request's hooks; `None` without any.
-    pub(crate) fn for_request(live: &LivePolicy, request: &Request<'_>) -> Option<Self> {
-        let headers = live.policy().hooks()?.headers_of(request);
+    pub(crate) fn for_request(live: &ConfigHandle, request: &Request<'_>) -> Option<Self> {
+        let headers = live.config().hooks()?.headers_of(request);
         Some(Self { live: live.clone(), headers })
     }
 
     /// Whether the application decides about each client.
     pub(crate) fn has_connect(&self) -> bool {
-        self.live.policy().hooks().is_some_and(|hooks| hooks.options().connect.is_some())
+        self.live.config().hooks().is_some_and(|hooks| hooks.options().connect.is_some())
     }
 
     /// Returns the request headers that requests to the application repeat.
@@ -108,7 +108,7 @@ impl RequestHooks {
         rights: Rights,
         path: &str,
     ) -> Result<AcceptedRequest, RequestRejection> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let options = policy.hooks().map(|hooks| hooks.options());
         let Some((url, failure)) =
             options.and_then(|options| Some((options.connect.clone()?, options.failure)))
@@ -196,7 +196,7 @@ impl RequestHooks {
         call: HookCall<'_>,
         content: Option<&MessageContent>,
     ) -> Result<Option<Box<RawValue>>, RequestRejection> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let client = policy.hooks();
         let hook = call.hook(client.map(|client| client.options()), rights, None).inspect_err(|problem| {
             client.inspect(|client| client.note_rejected_call(problem));
@@ -213,7 +213,7 @@ impl RequestHooks {
         rights: &Rights,
         detail: HookDetail<'_>,
     ) -> Result<HookReply, RequestRejection> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         // A reload may have removed the hooks.
         let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
         let pending = client.call(&hook.url, &detail, "", rights.client(), self.headers.clone());

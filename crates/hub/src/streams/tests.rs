@@ -17,7 +17,7 @@ use super::options::CreationRules;
 use super::service::{StreamPatterns, StreamService};
 use crate::access::auth::{Auth, AuthOptions};
 use crate::access::hosts::HostRules;
-use crate::policy::{AccessPolicy, LivePolicy};
+use crate::config::{ConfigHandle, HubConfig};
 use crate::protocol::binary::BinaryClient;
 
 /// Longer than any step takes on a busy machine.
@@ -56,18 +56,18 @@ impl StoreServer {
         streams.create("s", &StreamConfig::default()).unwrap();
         let kept = Arc::clone(&store);
         let auth = Auth::new(&AuthOptions::new()).unwrap();
-        let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
+        let live = ConfigHandle::new(HubConfig::new(auth, HostRules::default())).unwrap();
         let (to_post, of_post) = (live.clone(), Arc::clone(&store));
         let router = Router::new().post("/streams/{name}", move |request| {
-            crate::api::streams::append(&to_post.policy(), Some(&of_post), request)
+            crate::api::streams::append(&to_post.config(), Some(&of_post), request)
         });
         let (to_read, of_read) = (live.clone(), Arc::clone(&store));
         let router = router.get("/streams/{name}", move |request| {
-            crate::api::streams::read(&to_read.policy(), Some(&of_read), request)
+            crate::api::streams::read(&to_read.config(), Some(&of_read), request)
         });
         let (to_fetch, of_fetch) = (live.clone(), Arc::clone(&store));
         let router = router.get("/streams/{name}/records", move |request| {
-            crate::api::streams::fetch_records(&to_fetch.policy(), Some(&of_fetch), request)
+            crate::api::streams::fetch_records(&to_fetch.config(), Some(&of_fetch), request)
         });
         let route = MessageRoute::new(move |_| {
             BinaryClient::plain(live.clone(), Arc::clone(&store), Arc::default(), 1 << 20)

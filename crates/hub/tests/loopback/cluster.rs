@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, ClusterOptions, HostRules, Hub, HubBuilder, HubErrorKind, observe_nodes};
+use sinews_hub::{ClusterOptions, HostRules, Hub, HubBuilder, HubConfig, HubErrorKind, observe_nodes};
 use sinews_server::StopHandle;
 use sinews_testkit::{TIMEOUT, assert_fields, until};
 
@@ -525,9 +525,7 @@ fn with_api(broker: &FakeBroker) -> TestPeer {
     TestPeer::start_with(broker, |builder| {
         let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
         let auth = Auth::new(&AuthOptions::new()).unwrap();
-        builder
-            .history("chat.>", 100)
-            .access(AccessPolicy::new(auth, HostRules::default()).with_api_keys(keys))
+        builder.history("chat.>", 100).config(HubConfig::new(auth, HostRules::default()).with_api_keys(keys))
     })
 }
 

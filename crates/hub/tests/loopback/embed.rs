@@ -8,7 +8,7 @@ use std::thread;
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions};
+use sinews_hub::{HostRules, Hub, HubConfig, Namespace, Namespaces, StreamOptions};
 use sinews_server::{Router, Server};
 use sinews_testkit::assert_fields;
 
@@ -152,9 +152,9 @@ fn durable_topics_in_compacted_streams_are_rejected() {
     ] {
         let streams = StreamOptions::in_directory(directory.path()).with_durable_topics(["log.>".to_owned()]);
         let streams = streams.with_compaction([compacted.to_owned()]);
-        let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+        let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
         let policy = policy.with_namespaces(Namespaces::new(namespaces).unwrap());
-        let built = Hub::builder().access(policy).streams(streams).build();
+        let built = Hub::builder().config(policy).streams(streams).build();
         let error = built.err().map(|error| error.to_string());
         let is_as_expected = match (&error, &expected) {
             (Some(error), Some(part)) => error.contains(part) && error.contains(compacted),

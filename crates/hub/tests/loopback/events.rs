@@ -13,7 +13,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, HostRules, Hub, Namespace, Namespaces, StreamOptions, TopicAccess};
+use sinews_hub::{HostRules, Hub, HubConfig, Namespace, Namespaces, StreamOptions, TopicAccess};
 use sinews_server::{Member, OriginPolicy};
 use sinews_testkit::{BodyReader, SseEvent, assert_fields, until_equal};
 
@@ -286,9 +286,9 @@ fn bad_requests_get_a_reason() {
 
 #[test]
 fn pages_of_allowed_origins_may_read_events() {
-    let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+    let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
     let origin = OriginPolicy::list(["https://app.example".to_owned()]).unwrap();
-    let hub = TestHub::built(Hub::builder().access(policy.with_origin(origin)));
+    let hub = TestHub::built(Hub::builder().config(policy.with_origin(origin)));
     let body = hub.ask("/topics/a", "Origin: https://app.example\r\n");
     assert_eq!(body.header("access-control-allow-origin"), Some("https://app.example"));
     assert_eq!((body.status(), body.header("vary")), (200, Some("Origin")));
@@ -299,12 +299,12 @@ fn pages_of_allowed_origins_may_read_events() {
 const PAGE: &str = "https://app.example";
 
 /// Clients without a token may use each topic and stream but `secret`; pages of [`PAGE`] may call.
-fn policy_for_pages() -> AccessPolicy {
+fn policy_for_pages() -> HubConfig {
     let (keys, public) = (TokenKeys::Secret(SECRET.to_owned()), ["a", "keyed", "log"].map(str::to_owned));
     let options = AuthOptions::new().with_keys(keys);
     let options = options.with_public_publish(public.clone()).with_public_subscribe(public);
     let namespace = Namespace::new("keyed").with_write_keys(TopicAccess::Anonymous);
-    AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default())
+    HubConfig::new(Auth::new(&options).unwrap(), HostRules::default())
         .with_namespaces(Namespaces::new([namespace]).unwrap())
         .with_api_keys(ApiKeys::new().unwrap().with_key("api-key-of-at-least-sixteen-bytes").unwrap())
         .with_origin(OriginPolicy::list([PAGE.to_owned()]).unwrap())
@@ -327,7 +327,7 @@ fn of_page(hub: &TestHub, request: &str, origin: Option<&str>, lines: &str) -> B
 fn hub_for_pages() -> (tempfile::TempDir, TestHub) {
     let directory = tempfile::tempdir().unwrap();
     let streams = StreamOptions::in_directory(directory.path());
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()).streams(streams));
+    let hub = TestHub::built(Hub::builder().config(policy_for_pages()).streams(streams));
     (directory, hub)
 }
 
@@ -380,7 +380,7 @@ fn pages_of_allowed_origins_may_read_all_answers_to_plain_requests() {
 
 #[test]
 fn preflights_of_pages_of_allowed_origins_are_answered() {
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()));
+    let hub = TestHub::built(Hub::builder().config(policy_for_pages()));
     let preflight = |path: &str, method: &str, origin: &str| {
         let lines = format!(
             "Access-Control-Request-Method: {method}\r\n\
@@ -418,7 +418,7 @@ fn preflights_of_pages_of_allowed_origins_are_answered() {
     }
     // A reload may change the origins.
     let other = OriginPolicy::list(["https://other.example".to_owned()]).unwrap();
-    hub.access.replace(policy_for_pages().with_origin(other));
+    hub.config.replace(policy_for_pages().with_origin(other));
     assert_eq!(preflight("/topics/a", "POST", PAGE).status(), 403);
     assert_eq!(preflight("/topics/a", "POST", "https://other.example").status(), 204);
 }
@@ -435,11 +435,11 @@ fn token(subscribe: &str, lives: Duration) -> String {
 fn tokens_grant_topics_and_end_the_stream_when_they_expire() {
     let options =
         AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
-    let policy = AccessPolicy::new(
+    let policy = HubConfig::new(
         Auth::new(&options.with_public_publish([">".to_owned()])).unwrap(),
         HostRules::default(),
     );
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let hub = TestHub::built(Hub::builder().config(policy));
     let valid = token("kept.>", Duration::from_secs(600));
     assert_eq!(hub.events("/topics/kept.a").status(), 401);
     assert_eq!(hub.events(&format!("/topics/other?token={valid}")).status(), 403);
@@ -634,9 +634,9 @@ fn joins_of_a_response_are_checked_before_it_begins() {
 fn join_without_websocket_needs_the_rights_of_a_join() {
     let options =
         AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
-    let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
     let namespaces = Namespaces::new([Namespace::new("kept.secret").with_presence(false)]);
-    let hub = TestHub::built(Hub::builder().access(policy.with_namespaces(namespaces.unwrap())));
+    let hub = TestHub::built(Hub::builder().config(policy.with_namespaces(namespaces.unwrap())));
     let token = |lives: u64| {
         let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(lives);
         let claims = json!({ "exp": end.as_secs_f64(), "subscribe": ["kept.>"], "sub": "anna" });
@@ -699,10 +699,10 @@ fn members_of_a_topic_are_listed_page_by_page() {
 fn presence_without_websocket_needs_the_rights_of_a_subscription() {
     let options =
         AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned())).with_leeway(Duration::ZERO);
-    let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
     let policy = policy
         .with_namespaces(Namespaces::new([Namespace::new("kept.secret").with_presence(false)]).unwrap());
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let hub = TestHub::built(Hub::builder().config(policy));
     let valid = token("kept.>", Duration::from_secs(600));
     for (status, path) in [
         (401, "/topics/kept.a?members=true"),

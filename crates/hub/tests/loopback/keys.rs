@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sinews_hub::auth::{Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HookTarget, HostRules, Hub, Namespace, Namespaces, StreamOptions};
+use sinews_hub::{HookTarget, HostRules, Hub, HubConfig, Namespace, Namespaces, StreamOptions};
 use sinews_testkit::{BodyReader, assert_fields};
 
 use crate::support::{TestHub, parse};
@@ -297,9 +297,9 @@ fn topics_whose_keys_clients_cannot_follow_are_rejected_with_a_status() {
         Namespace::new("plain").with_keyed(false),
     ];
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let policy = AccessPolicy::new(auth, HostRules::default());
+    let policy = HubConfig::new(auth, HostRules::default());
     let policy = policy.with_namespaces(Namespaces::new(namespaces).unwrap());
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let hub = TestHub::built(Hub::builder().config(policy));
     for format in ["text/event-stream", "application/x-ndjson", "application/json"] {
         for (topic, status) in [("hooked", 503), ("plain", 422), ("other", 200)] {
             let answer = hub.ask(&format!("/topics/{topic}/keys"), &format!("Accept: {format}\r\n"));
@@ -376,10 +376,10 @@ fn client_fills_its_share_of_the_memory_and_not_that_of_others() {
         jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap()
     };
     let options = AuthOptions::new().with_keys(sinews_hub::auth::TokenKeys::Secret(SECRET.to_owned()));
-    let access = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
+    let access = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
     let keyed =
         sinews_server::KeyedConfig::default().with_max_total_bytes(1 << 20).with_max_client_bytes(256 << 10);
-    let hub = TestHub::configured(Hub::builder().access(access), |server| {
+    let hub = TestHub::configured(Hub::builder().config(access), |server| {
         server.topics(sinews_server::TopicConfig::default().with_keyed(keyed))
     });
     let put = |user: &str, room: usize, value: &str| {

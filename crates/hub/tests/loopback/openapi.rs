@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub};
+use sinews_hub::{HostRules, Hub, HubConfig};
 
 use crate::support::{TestHub, parse};
 
@@ -35,9 +35,9 @@ fn first_difference(expected: &Value, served: &Value, path: &str) -> Option<Stri
 
 #[test]
 fn served_document_equals_the_expected_one_field_by_field() {
-    let policy = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+    let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
     let keys = ApiKeys::new().unwrap().with_key("a-key-for-tests-of-at-least-32-bytes").unwrap();
-    let hub = TestHub::built(Hub::builder().access(policy.with_api_keys(keys)));
+    let hub = TestHub::built(Hub::builder().config(policy.with_api_keys(keys)));
     let mut answer = hub.ask("/api/v1/openapi.json", "Connection: close\r\n");
     assert_eq!(answer.status(), 200);
     let served = answer.rest();

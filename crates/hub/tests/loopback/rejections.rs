@@ -7,7 +7,7 @@ use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, BrowserRejection, HookOptions, HostRules, Hub};
+use sinews_hub::{BrowserRejection, HookOptions, HostRules, Hub, HubConfig};
 use sinews_testkit::{BodyReader, HttpAnswer, serve_http};
 
 use crate::support::{TestHub, parse};
@@ -32,10 +32,10 @@ fn auth(options: AuthOptions) -> Auth {
 
 #[test]
 fn request_with_different_tokens_is_rejected() {
-    let policy = AccessPolicy::new(auth(AuthOptions::new()), HostRules::default());
+    let policy = HubConfig::new(auth(AuthOptions::new()), HostRules::default());
     // A page could not read a status.
     let policy = policy.with_browser_rejection(BrowserRejection::Status);
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let hub = TestHub::built(Hub::builder().config(policy));
     let (right, other) = (token("anna"), token("ben"));
     let wrong = format!("{right}x");
     let header = |token: &str| format!("Authorization: Bearer {token}\r\n");
@@ -92,8 +92,8 @@ fn request_with_different_tokens_is_rejected() {
 #[test]
 fn request_with_different_keys_of_the_api_is_rejected() {
     let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap().with_key(OTHER_KEY).unwrap();
-    let policy = AccessPolicy::new(auth(AuthOptions::new()), HostRules::default()).with_api_keys(keys);
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let policy = HubConfig::new(auth(AuthOptions::new()), HostRules::default()).with_api_keys(keys);
+    let hub = TestHub::built(Hub::builder().config(policy));
     let status = |lines: &[&str]| {
         let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
         hub.ask("/api/v1/topics", &lines).status()
@@ -128,7 +128,7 @@ fn closing_code(socket: &WebSocket<TcpStream>) -> Option<u16> {
 fn hub_of_hook(answer: Value) -> TestHub {
     let auth = Auth::new(&AuthOptions::new().with_leeway(Duration::ZERO)).unwrap();
     let hooks = HookOptions::new().with_connect(application(answer));
-    TestHub::built(Hub::builder().access(AccessPolicy::new(auth, HostRules::default()).with_hooks(hooks)))
+    TestHub::built(Hub::builder().config(HubConfig::new(auth, HostRules::default()).with_hooks(hooks)))
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn json_that_is_nested_too_deeply_is_rejected() {
     let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let builder = Hub::builder()
-        .access(AccessPolicy::new(auth, HostRules::default()).with_api_keys(keys))
+        .config(HubConfig::new(auth, HostRules::default()).with_api_keys(keys))
         .streams(sinews_hub::StreamOptions::in_directory(directory.path()));
     let hub = TestHub::built(builder);
     let limit = "max_json_depth (128)";

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sinews::blocking::{WebSocket, connect};
-use sinews_hub::{Hub, HubBuilder, LivePolicy, RunningHub};
+use sinews_hub::{ConfigHandle, Hub, HubBuilder, RunningHub};
 use sinews_server::{BoundServer, Config, Publisher, Router, Server, StopHandle};
 use sinews_testkit::BodyReader;
 pub(crate) use sinews_testkit::TIMEOUT;
@@ -23,7 +23,7 @@ pub(crate) struct TestHub {
     pub(crate) address: SocketAddr,
     pub(crate) stop: StopHandle,
     pub(crate) hub: Option<RunningHub>,
-    pub(crate) access: LivePolicy,
+    pub(crate) config: ConfigHandle,
     pub(crate) publisher: Publisher,
     serving: Option<JoinHandle<()>>,
 }
@@ -42,13 +42,13 @@ impl TestHub {
     pub(crate) fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
         let builder = builder.websocket(without_timeouts()).history("kept.>", 3).without_pages();
         let hub = builder.build().unwrap();
-        let access = hub.access();
+        let config = hub.config();
         let server = bind(&hub, configure);
         let hub = Some(hub.start(&server).unwrap());
         let (address, stop) = (server.addresses()[0], server.stop_handle());
         let publisher = server.publisher();
         let serving = Some(thread::spawn(move || server.run().unwrap()));
-        Self { address, stop, hub, access, publisher, serving }
+        Self { address, stop, hub, config, publisher, serving }
     }
 
     pub(crate) fn connect(&self) -> TcpStream {

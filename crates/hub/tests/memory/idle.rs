@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ring::hmac;
 use serde_json::json;
 use sinews_hub::auth::{Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, key_value_of_json};
+use sinews_hub::{HostRules, Hub, HubConfig, PusherApp, PusherApps, key_value_of_json};
 use sinews_server::{Config, KeyWrite, Router, Server};
 use sinews_testkit::{exclude_this_thread, idle_live_bytes, measure_alone};
 
@@ -98,10 +98,10 @@ fn idle_connections_take_bounded_memory() {
     let _alone = measure_alone();
     let apps = PusherApps::new([PusherApp::new("1", "key", "secret")]).unwrap();
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let policy = AccessPolicy::new(auth, HostRules::default()).with_pusher(apps);
+    let policy = HubConfig::new(auth, HostRules::default()).with_pusher(apps);
     // The clients answer no pings.
     let websocket = Config::default().with_ping_interval(None).with_idle_timeout(None);
-    let hub = Hub::builder().access(policy).websocket(websocket).history("kept.>", 10).without_pages();
+    let hub = Hub::builder().config(policy).websocket(websocket).history("kept.>", 10).without_pages();
     let hub = hub.build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();

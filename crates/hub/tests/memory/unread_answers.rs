@@ -10,7 +10,7 @@ use ring::hmac;
 use serde_json::Value;
 use sinews_http::h3::RequestTarget;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, StreamOptions, key_value_of_json};
+use sinews_hub::{HostRules, Hub, HubConfig, PusherApp, PusherApps, StreamOptions, key_value_of_json};
 use sinews_server::{Certificates, Config, HttpConfig, KeyWrite, Member, Monitor, Router, Server, TlsConfig};
 use sinews_testkit::{TestCertificate, exclude_this_thread, idle_live_bytes, live_bytes, measure_alone};
 
@@ -319,9 +319,9 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
         Config::default().with_ping_interval(None).with_idle_timeout(None).with_write_timeout(long);
     let hub = Hub::builder().streams(StreamOptions::in_directory(directory.path())).websocket(websocket);
     let apps = PusherApps::new([PusherApp::new("3", APP_KEY, APP_SECRET)]).unwrap();
-    let access = AccessPolicy::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+    let access = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
     let access = access.with_pusher(apps).with_api_keys(ApiKeys::new().unwrap().with_key(API_KEY).unwrap());
-    let hub = hub.access(access).history("large", 1_000).without_pages().build().unwrap();
+    let hub = hub.config(access).history("large", 1_000).without_pages().build().unwrap();
     let router = hub.mount(Router::new());
     check_routes(router.routes());
     let server = hub.configure(Server::new(router)).threads(1).engine(backend::engine());

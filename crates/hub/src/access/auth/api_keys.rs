@@ -27,7 +27,7 @@ const PATTERNS_MAX: usize = 256;
 /// Prefix of a hash that replaces a key in the file.
 const HASH_PREFIX: &str = "sha256:";
 
-/// The keys of the HTTP API for backends, for [`AccessPolicy::with_api_keys`](crate::AccessPolicy::with_api_keys).
+/// The keys of the HTTP API for backends, for [`HubConfig::with_api_keys`](crate::HubConfig::with_api_keys).
 pub struct ApiKeys {
     /// A random key: comparing authentication codes reveals nothing about the keys.
     comparison: hmac::Key,

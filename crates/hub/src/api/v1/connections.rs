@@ -313,7 +313,7 @@ pub(super) fn refresh(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Re
         _ => return Err(problem(code::MALFORMED, "either claims or exp is required")),
     };
     // The claims have the same faults for all clients.
-    let checked = context.live.policy().changed_rights(&change, &Rights::for_subject(""));
+    let checked = context.live.config().changed_rights(&change, &Rights::for_subject(""));
     checked.map_err(|fault| problem(code::TOPIC, fault))?;
     let command = NodeCommand::Refresh { selector: selector.clone(), change: change.clone() };
     let change = Arc::new(change);
@@ -343,7 +343,7 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
     let revocation = Revocation::new(tokens.clone(), until.as_secs_f64());
     let selector = ConnectionSelector::from_tokens(&tokens);
     let all = [revocation];
-    let stored = match context.live.policy().revocations().revoke_all(&all).1 {
+    let stored = match context.live.config().revocations().revoke_all(&all).1 {
         Err(RevocationError::Full) => {
             return Err(problem(code::TOO_MANY, "too many revocations are in effect"));
         }

@@ -11,11 +11,11 @@ use sinews_server::{Answer, Monitor, Response};
 use super::idempotency::RecentPublications;
 use crate::access::auth::{ApiRight, ApiRights};
 use crate::cluster::Cluster;
+use crate::config::ConfigHandle;
 use crate::keys::KeyStore;
 use crate::model::json::encode;
 use crate::model::json_list::{JsonList, JsonListItem};
 use crate::model::problem::{Problem, code};
-use crate::policy::LivePolicy;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 use crate::uncached::UNCACHED;
@@ -28,7 +28,7 @@ const RETRY_AFTER: &str = "1";
 
 /// What the operations use.
 pub(super) struct ApiContext {
-    pub(super) live: LivePolicy,
+    pub(super) live: ConfigHandle,
     pub(super) hub: Arc<HubTopics>,
     pub(super) store: Option<Arc<StreamService>>,
     pub(super) cluster: Option<Arc<Cluster>>,

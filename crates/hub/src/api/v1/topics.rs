@@ -303,7 +303,7 @@ pub(super) fn delete_key(
 }
 
 fn write_key(context: &ApiContext, request: &Request<'_>, topic: &str, write: KeyWrite) -> Executed {
-    let write = context.live.policy().limit_key(topic, write);
+    let write = context.live.config().limit_key(topic, write);
     keys::execute(request, topic, write, context.key_store(), Creator::Server, failure)
 }
 

@@ -14,7 +14,7 @@ use super::*;
 use crate::access::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
 use crate::access::hosts::HostRules;
 use crate::access::namespaces::order::PatternSet;
-use crate::policy::{AccessPolicy, RejectedClaims};
+use crate::config::{HubConfig, RejectedClaims};
 use crate::wire::ContentKind;
 
 /// Longer than any step takes on a busy machine.
@@ -39,7 +39,7 @@ impl TestLink {
         let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let hub = Arc::new(HubTopics::new(PatternSet::new([])));
         let auth = Auth::new(&AuthOptions::new()).unwrap();
-        let live = LivePolicy::new(AccessPolicy::new(auth, HostRules::default())).unwrap();
+        let live = ConfigHandle::new(HubConfig::new(auth, HostRules::default())).unwrap();
         let mut link = ClusterLink::new(&cluster, hub, live, server.publisher()).unwrap();
         let mut events = Events::with_capacity(8);
         let broker = log_in(&mut link, &mut events, &listener);
@@ -241,7 +241,7 @@ fn list_of_revocations_leaves_in_parts_without_further_events() {
     let mut link = TestLink::new();
     let of = |at: usize| Revocation::new(RevokedTokens::WithId(format!("{at:032}").into()), 4e9);
     let all: Vec<Revocation> = (0..COUNT).map(of).collect();
-    link.link.receiver.live.policy().revocations().revoke_all(&all).1.unwrap();
+    link.link.receiver.live.config().revocations().revoke_all(&all).1.unwrap();
     let mut broker = link.broker.try_clone().unwrap();
     let reader = thread::spawn(move || {
         broker.set_read_timeout(Some(TIMEOUT)).unwrap();

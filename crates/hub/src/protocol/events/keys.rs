@@ -35,7 +35,7 @@ impl TopicsReader<'_> {
     /// # Errors
     /// As [`answer`](Self::answer).
     pub(crate) fn answer_keys(self, request: &Request<'_>, format: KeysFormat) -> Result<Answer, Denied> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         if let Err(rejection) = policy.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }

@@ -19,7 +19,7 @@ impl TopicsReader<'_> {
     /// # Errors
     /// [`Denied`] if the token is invalid, or does not grant the right to read the stream.
     pub(crate) fn answer_records(self, request: &Request<'_>) -> Result<Answer, Denied> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         if let Err(rejection) = policy.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }

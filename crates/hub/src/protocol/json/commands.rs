@@ -7,16 +7,16 @@ use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
 use crate::access::auth::RightsChange;
 use crate::closing::close;
+use crate::config::log_changed_rights;
 use crate::connections::{ConnectionCommand, ConnectionPath, RegisteredConnection};
 use crate::model::problem::{Problem, code, problem};
-use crate::policy::log_changed_rights;
 
 impl JsonClient {
     /// Registers the open connection at a path.
     pub(super) fn register(&mut self, path: ConnectionPath, cx: &mut Context<'_>) {
         self.connection =
             Some(self.hub.connections().register(path, &self.rights, cx.subscriber_id(), cx.waker()));
-        self.live.policy().close_if_revoked(&self.rights, cx);
+        self.live.config().close_if_revoked(&self.rights, cx);
     }
 
     pub(super) fn execute_commands(&mut self, cx: &mut Context<'_>) {
@@ -52,7 +52,7 @@ impl JsonClient {
 
     /// Replaces the rights by the backend's. Subscriptions that they do not cover end.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        let rights = match self.live.policy().changed_rights(change, &self.rights) {
+        let rights = match self.live.config().changed_rights(change, &self.rights) {
             Ok(rights) => rights,
             // This node's options may differ from those of the node that has checked the change.
             Err(fault) => return log_changed_rights(&fault),

@@ -20,6 +20,7 @@ use super::{JsonClient, OpReply, send_json};
 use crate::access::auth::{Action, Rights};
 use crate::access::namespaces::TopicHook;
 use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
+use crate::config::{HubConfig, RejectedClaims};
 use crate::hooks::UNANSWERED;
 use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookReply, PendingReply};
 use crate::keys::KeyStore;
@@ -27,7 +28,6 @@ use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
 use crate::outgoing::options::HookFailure;
-use crate::policy::{AccessPolicy, RejectedClaims};
 use crate::session::request_hooks::{accepted_write, replaced};
 
 /// Limit for the log lines about an application's invalid topics.
@@ -77,7 +77,7 @@ const EXTENSION: Duration = Duration::from_secs(30);
 
 impl ConnectionHooks {
     /// Keeps the handshake's headers; `None` without hooks.
-    pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+    pub(super) fn for_connection(request: &Request<'_>, policy: &HubConfig) -> Option<Box<Self>> {
         let hooks = policy.hooks()?;
         Some(Box::new(Self { headers: hooks.headers_of(request), ..Self::default() }))
     }
@@ -159,7 +159,7 @@ impl JsonClient {
 
     /// Asks the application whether to accept the connection. Returns `false` without such a hook.
     pub(super) fn start_connect(&mut self, path: &str, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let Some(hooks) = policy.hooks() else { return false };
         let Some(url) = &hooks.options().connect else { return false };
         let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
@@ -170,7 +170,7 @@ impl JsonClient {
 
     /// Asks the application to extend expired rights. Returns `false` without such a hook.
     pub(super) fn start_refresh(&mut self, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let Some(hooks) = policy.hooks() else { return false };
         let Some(url) = &hooks.options().refresh else { return false };
         let state = self.hooks.get_or_insert_default();
@@ -191,7 +191,7 @@ impl JsonClient {
     /// Whether there are hooks. If not, a hook that was looked up before belongs to a former policy, and the namespaces
     /// in force have none.
     pub(super) fn has_hooks(&self) -> bool {
-        self.live.policy().hooks().is_some()
+        self.live.config().hooks().is_some()
     }
 
     /// Asks the application about a subscription.
@@ -286,7 +286,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let call = HookCall { method, topic };
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let client = policy.hooks();
         let options = client.map(|client| client.options());
         let hook = call.hook(options, &self.rights, Some(&mut self.rates)).inspect_err(|problem| {
@@ -313,7 +313,7 @@ impl JsonClient {
         hook: &TopicHook,
         detail: &HookDetail<'_>,
     ) -> Result<PendingReply, Problem> {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         // A reload may have removed the hooks.
         let hooks = policy.hooks().ok_or_else(unanswered)?;
         Ok(self.request(hooks, hook, detail))
@@ -517,7 +517,7 @@ impl JsonClient {
         cx: &Context<'_>,
     ) -> Result<Rights, (CloseCode, &'static str)> {
         let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-        self.live.policy().rights_of_claims(claims, address).map_err(RejectedClaims::into_close)
+        self.live.config().rights_of_claims(claims, address).map_err(RejectedClaims::into_close)
     }
 
     /// Checks that a client's token may replace its rights.
@@ -538,7 +538,7 @@ impl JsonClient {
         if let Some(hooks) = &mut self.hooks {
             hooks.refresh_due = false;
         }
-        self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
+        self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
     }
 
     /// Subscribes the client to the topics in its token or claims. Former ones remain.

@@ -16,7 +16,7 @@ use crate::apps::live::{LiveApp, LiveApps};
 use crate::apps::metrics::PusherRejection;
 use crate::apps::signature::SignedRequest;
 use crate::cluster::Cluster;
-use crate::policy::LivePolicy;
+use crate::config::ConfigHandle;
 
 /// Services that the operations share.
 pub(super) struct AppApi {
@@ -59,12 +59,12 @@ fn accepted() -> Response {
 /// Adds the routes.
 pub(super) fn add_to(
     router: Router,
-    live: &LivePolicy,
+    live: &ConfigHandle,
     services: &Arc<PusherServices>,
     cluster: Option<&Arc<Cluster>>,
     prefix: Option<&str>,
 ) -> Router {
-    let apps = Arc::clone(live.policy().live_apps());
+    let apps = Arc::clone(live.config().live_apps());
     let (cluster, prefix) = (cluster.cloned(), prefix.unwrap_or_default());
     let context = Arc::new(AppApi { apps, services: Arc::clone(services), cluster, prefix: prefix.into() });
     let router = add_below("", router, &context);

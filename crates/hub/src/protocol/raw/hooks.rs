@@ -11,11 +11,11 @@ use super::TopicClient;
 use crate::access::auth::Action;
 use crate::access::namespaces::TopicHook;
 use crate::closing::{FORBIDDEN, close};
+use crate::config::HubConfig;
 use crate::hooks::UNANSWERED;
 use crate::hooks::{HookDetail, HookReply, PendingReply};
 use crate::model::{HookKind, MessageContent};
 use crate::outgoing::options::HookFailure;
-use crate::policy::AccessPolicy;
 use crate::session::request_hooks::replaced;
 
 /// One connection's hooks.
@@ -46,7 +46,7 @@ const WAITING_MAX: usize = 2;
 
 impl RawHooks {
     /// A handshake's hooks; `None` without any.
-    pub(super) fn for_connection(request: &Request<'_>, policy: &AccessPolicy) -> Option<Box<Self>> {
+    pub(super) fn for_connection(request: &Request<'_>, policy: &HubConfig) -> Option<Box<Self>> {
         let headers = policy.hooks()?.headers_of(request);
         Some(Box::new(Self { headers, ..Self::default() }))
     }
@@ -60,7 +60,7 @@ impl TopicClient {
 
     /// Asks the application about the connection. Returns `false` without such a hook.
     pub(super) fn start_connect(&mut self, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         let Some(options) = policy.hooks().map(|hooks| hooks.options()) else { return false };
         let Some(url) = options.connect.clone() else { return false };
         let hook = TopicHook { url, failure: options.failure };
@@ -98,7 +98,7 @@ impl TopicClient {
         action: RawAction,
         cx: &mut Context<'_>,
     ) -> bool {
-        let policy = self.live.policy();
+        let policy = self.live.config();
         // A reload has removed the hooks meanwhile.
         let Some(client) = policy.hooks() else { return false };
         let hooks = self.hooks.get_or_insert_default();
@@ -159,14 +159,14 @@ impl TopicClient {
     fn accept_connection(&mut self, reply: HookReply, cx: &mut Context<'_>) {
         if let Some(claims) = reply.claims {
             let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-            match self.live.policy().rights_of_claims(claims, address) {
+            match self.live.config().rights_of_claims(claims, address) {
                 Ok(rights) => self.rights = rights,
                 Err(rejected) => {
                     let (code, reason) = rejected.into_close();
                     return self.reject(code, reason, cx);
                 }
             }
-            self.live.policy().announce_rights(self.connection.as_ref(), &self.rights, cx);
+            self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
         }
         self.begin(cx);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
-use sinews_hub::{AccessPolicy, HostRules};
+use sinews_hub::{HostRules, HubConfig};
 use sinews_testkit::assert_fields;
 
 use super::{Client, KEY, TestPeer, for_both};
@@ -20,8 +20,8 @@ fn nodes<const N: usize>(broker: &FakeBroker) -> [TestPeer; N] {
             let options = AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned()));
             let options = options.with_public_subscribe([">".to_owned()]);
             let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
-            let policy = AccessPolicy::new(Auth::new(&options).unwrap(), HostRules::default());
-            builder.access(policy.with_api_keys(keys)).history("kept.>", 10)
+            let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
+            builder.config(policy.with_api_keys(keys)).history("kept.>", 10)
         })
     });
     for node in &nodes {

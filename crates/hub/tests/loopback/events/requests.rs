@@ -114,7 +114,7 @@ const PUBLICATION_GZIP: &[u8] =
 
 #[test]
 fn bodies_at_the_api_are_decoded_by_their_content_coding() {
-    let hub = TestHub::built(Hub::builder().access(policy_for_pages()));
+    let hub = TestHub::built(Hub::builder().config(policy_for_pages()));
     let mut subscriber = hub.websocket("/topics/a");
     let key = "Authorization: Bearer api-key-of-at-least-sixteen-bytes";
     for (coding, body, status) in [

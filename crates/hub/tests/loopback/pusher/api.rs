@@ -212,7 +212,7 @@ fn pusher_9_8_paths_of_other_servers() {
 /// Regression of signatures that are wrong behind the path of a proxy (laravel/reverb #356).
 #[test]
 fn pusher_9_15_paths_with_a_prefix_are_signed_with_and_without_it() {
-    let builder = Hub::builder().access(policy([app()])).pusher_path_prefix("/broadcast/v1");
+    let builder = Hub::builder().config(policy([app()])).pusher_path_prefix("/broadcast/v1");
     let hub = TestHub::built(builder);
     let mut client = Client::at(&hub, &format!("/broadcast/v1/app/{KEY}?{QUERY}"));
     client.subscribe("a");
@@ -233,7 +233,7 @@ fn pusher_9_15_paths_with_a_prefix_are_signed_with_and_without_it() {
     drop(plain);
     // Paths of other routes are no conflict.
     for prefix in ["/app", "/apps", "/apps/3", "/topics", "/api/v1", "/up"] {
-        let builder = Hub::builder().access(policy([app()])).pusher_path_prefix(prefix);
+        let builder = Hub::builder().config(policy([app()])).pusher_path_prefix(prefix);
         Client::at(&TestHub::built(builder), &format!("{prefix}/app/{KEY}?{QUERY}")).ping();
     }
     for bad in ["", "/", "broadcast", "/broadcast/", "/a//b", "/a/../b", "/{a}", "/a b", &"/a".repeat(51)] {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sinews::CloseCode;
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{AccessPolicy, HostRules, Hub, PusherApp, PusherApps, PusherLimits};
+use sinews_hub::{HostRules, Hub, HubConfig, PusherApp, PusherApps, PusherLimits};
 
 use crate::support::{TIMEOUT, TestHub};
 
@@ -17,14 +17,14 @@ pub(crate) const SECRET: &str = "7ad3773142a6692b25b8";
 pub(crate) const QUERY: &str = "protocol=7&client=js&version=8.6.0&flash=false";
 
 /// A hub with these apps.
-pub(crate) fn policy(apps: impl IntoIterator<Item = PusherApp>) -> AccessPolicy {
+pub(crate) fn policy(apps: impl IntoIterator<Item = PusherApp>) -> HubConfig {
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let policy = AccessPolicy::new(auth, HostRules::default());
+    let policy = HubConfig::new(auth, HostRules::default());
     policy.with_pusher(PusherApps::new(apps).unwrap())
 }
 
 pub(crate) fn hub_of(apps: impl IntoIterator<Item = PusherApp>) -> TestHub {
-    TestHub::built(Hub::builder().access(policy(apps)))
+    TestHub::built(Hub::builder().config(policy(apps)))
 }
 
 /// A hub with one app whose id is 3.
@@ -53,7 +53,7 @@ pub(crate) fn patient() -> PusherLimits {
 const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
 
 /// Adds the key of [`api_v1`].
-pub(crate) fn with_api_key(policy: AccessPolicy) -> AccessPolicy {
+pub(crate) fn with_api_key(policy: HubConfig) -> HubConfig {
     policy.with_api_keys(ApiKeys::new().unwrap().with_key(API_KEY).unwrap())
 }
 

@@ -20,7 +20,7 @@ fn node(broker: &FakeBroker) -> TestHub {
 
 fn node_of(broker: &FakeBroker, app: PusherApp) -> TestHub {
     let options = options(&broker.url());
-    TestHub::built(Hub::builder().access(with_api_key(policy([app]))).cluster(options))
+    TestHub::built(Hub::builder().config(with_api_key(policy([app]))).cluster(options))
 }
 
 fn for_both(test: impl Fn(&FakeBroker, [TestHub; 2]) + Sync) {
@@ -630,7 +630,7 @@ fn recovery_at_another_node_is_reported_as_incomplete() {
         let broker = FakeBroker::start(kind);
         let nodes = [(); 2].map(|()| {
             let options = options(&broker.url());
-            TestHub::built(Hub::builder().access(policy([app().with_topics("kept")])).cluster(options))
+            TestHub::built(Hub::builder().config(policy([app().with_topics("kept")])).cluster(options))
         });
         broker.wait_for(if kind == WireProtocol::Nats { "sinews.t.kept.>" } else { "sinews.t.kept.*" }, 2);
         let [mut first, mut witness] = nodes.each_ref().map(Client::new);

@@ -170,7 +170,7 @@ fn pusher_2_3_and_2_4_server_pings_silent_clients_and_closes_them_with_4201() {
 #[test]
 fn pusher_3_clients_beyond_the_limits_of_the_node_are_closed_with_4100() {
     let limited =
-        |limits| TestHub::configured(Hub::builder().access(policy([app()])), |server| server.limits(limits));
+        |limits| TestHub::configured(Hub::builder().config(policy([app()])), |server| server.limits(limits));
     let hub = limited(Limits::default().with_max_connections(2));
     let mut open = [Client::new(&hub), Client::new(&hub)];
     let reason = Client::open(&hub, &target(KEY, QUERY)).expect_end(4100);
@@ -256,26 +256,26 @@ fn reload_changes_open_connections_and_removes_apps() {
     client.subscribe("private-a");
     client.trigger("client-e", "private-a", json!(1));
     assert_eq!(client.expect("pusher:error").1["code"], 4301);
-    hub.access.replace(policy([app().with_client_events(true), PusherApp::new("4", "k4", SECRET)]));
+    hub.config.replace(policy([app().with_client_events(true), PusherApp::new("4", "k4", SECRET)]));
     client.trigger("client-e", "private-a", json!(1));
     client.ping();
     Client::at(&hub, &target("k4", QUERY));
-    hub.access.replace(policy([app().with_enabled(false)]));
+    hub.config.replace(policy([app().with_enabled(false)]));
     assert_eq!(request(&hub, "GET", "/apps/4/channels", "").0, 404);
     client.send("pusher:ping", json!({}));
     client.expect_end(4003);
     assert_eq!(api(&hub, "GET", "/apps/3/channels", "", "").0, 403);
-    hub.access.replace(policy([]));
+    hub.config.replace(policy([]));
     assert_eq!(request(&hub, "GET", "/apps/3/channels", "").0, 404);
 }
 
 #[test]
 fn removed_key_signs_again_once_the_app_has_it_again() {
     let (hub, mut client) = connected(|app| app);
-    hub.access.replace(policy([PusherApp::new("3", "another", SECRET)]));
+    hub.config.replace(policy([PusherApp::new("3", "another", SECRET)]));
     client.request_subscription("private-a", None);
     assert_eq!(client.receive()["event"], "pusher:subscription_error");
-    hub.access.replace(policy([PusherApp::new("3", "another", SECRET).with_key(KEY, SECRET)]));
+    hub.config.replace(policy([PusherApp::new("3", "another", SECRET).with_key(KEY, SECRET)]));
     client.subscribe("private-a");
 }
 
@@ -283,14 +283,14 @@ fn removed_key_signs_again_once_the_app_has_it_again() {
 fn apps_are_replaced_without_the_rest_of_the_policy() {
     let (hub, mut client) = connected(|app| app);
     let apps = |apps: Vec<PusherApp>| PusherApps::new(apps).unwrap();
-    hub.access.replace_pusher(&apps(vec![app(), PusherApp::new("4", "k4", SECRET)])).unwrap();
+    hub.config.replace_pusher(&apps(vec![app(), PusherApp::new("4", "k4", SECRET)])).unwrap();
     client.ping();
     Client::at(&hub, &target("k4", QUERY));
-    hub.access.replace_pusher(&apps(vec![PusherApp::new("4", "k4", SECRET)])).unwrap();
+    hub.config.replace_pusher(&apps(vec![PusherApp::new("4", "k4", SECRET)])).unwrap();
     client.send("pusher:ping", json!({}));
     client.expect_end(4001);
     Client::open(&hub, &target(KEY, QUERY)).expect_end(4001);
-    hub.access.replace(policy([app()]));
+    hub.config.replace(policy([app()]));
     Client::open(&hub, &target("k4", QUERY)).expect_end(4001);
 }
 

@@ -17,7 +17,7 @@ use crate::support::memory_broker::MemoryBroker;
 fn start(directory: &Path) -> TestHub {
     let app = app().with_topics("stored").with_client_events(true);
     let streams = StreamOptions::in_directory(directory).with_durable_topics(["stored.>".to_owned()]);
-    TestHub::built(Hub::builder().access(policy([app])).streams(streams))
+    TestHub::built(Hub::builder().config(policy([app])).streams(streams))
 }
 
 /// The same in a directory of its own.
@@ -395,7 +395,7 @@ fn clients_of_durable_channels_recover_at_another_node_and_at_one_that_starts_la
             .with_directory(directories[at].path())
             .with_durable_topics(["stored.>".to_owned()]);
         let cluster = options(&broker.url());
-        TestHub::built(Hub::builder().access(policy([app])).streams(streams).cluster(cluster))
+        TestHub::built(Hub::builder().config(policy([app])).streams(streams).cluster(cluster))
     };
     let nodes = [start(0), start(1)];
     let channel = "private-a";
@@ -518,7 +518,7 @@ fn at_broker(store: &MemoryBroker, directory: &Path, limits: PusherLimits) -> Hu
     let streams = StreamOptions::at_broker(store.shared(), "memory", "")
         .with_directory(directory)
         .with_durable_topics(["stored.>".to_owned()]);
-    Hub::builder().access(policy([app])).streams(streams)
+    Hub::builder().config(policy([app])).streams(streams)
 }
 
 /// The position of the first event of a channel with two events at a broker.
@@ -618,7 +618,7 @@ fn app_creates_a_limited_number_of_streams_and_a_rejected_event_reaches_nobody()
         .with_creation_limits(CreationLimits::new(3, 100));
     let other = PusherApp::new("4", "other-key", super::client::SECRET).with_topics("other");
     let apps = policy([app().with_topics("stored"), other]);
-    let hub = TestHub::built(Hub::builder().access(apps).streams(streams));
+    let hub = TestHub::built(Hub::builder().config(apps).streams(streams));
     let send = |app: u8, channels: &[&str], data: &str| {
         let body = json!({ "name": "e", "channels": channels, "data": data }).to_string();
         let key = if app == 3 { super::client::KEY } else { "other-key" };

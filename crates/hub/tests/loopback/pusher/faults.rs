@@ -70,7 +70,7 @@ fn pusher_12_clusters_with_a_prefix_do_not_hear_each_other() {
         let node = |prefix: &str| {
             let options = options(&format!("{}?prefix={prefix}", broker.url()));
             let app = app().with_client_events(true);
-            TestHub::built(Hub::builder().access(policy([app])).cluster(options))
+            TestHub::built(Hub::builder().config(policy([app])).cluster(options))
         };
         let nodes = ["one", "one", "two", "two"].map(node);
         let mut clients = nodes.each_ref().map(Client::new);
@@ -110,7 +110,7 @@ fn pusher_12_apps_do_not_hear_each_other() {
         let nodes = [(); 2].map(|()| {
             let apps = [app(), PusherApp::new("4", "other", SECRET)].map(|app| app.with_client_events(true));
             let options = options(&broker.url());
-            TestHub::built(Hub::builder().access(policy(apps)).cluster(options))
+            TestHub::built(Hub::builder().config(policy(apps)).cluster(options))
         });
         let mut own = [&nodes[0], &nodes[1]].map(Client::new);
         let mut others = [&nodes[0], &nodes[1]].map(|node| Client::at(node, &format!("/app/other?{QUERY}")));

@@ -311,7 +311,7 @@ fn rejections_are_counted_with_bounded_labels() {
 /// Messages and bodies beyond the limits of the server end one connection, or one request.
 #[test]
 fn messages_that_are_too_large_end_their_connection_only() {
-    let hub = TestHub::built(Hub::builder().access(policy([app()])).max_message(16 << 10));
+    let hub = TestHub::built(Hub::builder().config(policy([app()])).max_message(16 << 10));
     let mut other = Client::new(&hub);
     let mut client = Client::new(&hub);
     client.subscribe("a");

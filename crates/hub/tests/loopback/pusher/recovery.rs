@@ -209,7 +209,7 @@ fn excluded_connections_receive_their_events_neither_live_nor_again() {
 #[test]
 fn publications_by_the_http_api_exclude_a_client_in_all_kinds_of_channels() {
     let policy = with_api_key(policy([app().with_topics("kept")]));
-    let hub = TestHub::built(Hub::builder().access(policy));
+    let hub = TestHub::built(Hub::builder().config(policy));
     let (mut excluded, mut other) = (Client::new(&hub), Client::new(&hub));
     excluded.sign_in(&json!({ "id": "anna" }));
     excluded.expect("pusher:signin_success");
@@ -265,7 +265,7 @@ fn malformed_requests_are_rejected_and_the_connection_stays() {
 
 /// A hub whose channels retain many events.
 fn hub_with_deep_history() -> TestHub {
-    TestHub::built(Hub::builder().access(policy([app().with_topics("deep")])).history("deep.>", 100_000))
+    TestHub::built(Hub::builder().config(policy([app().with_topics("deep")])).history("deep.>", 100_000))
 }
 
 /// Publishes events in batches.

@@ -80,7 +80,7 @@ fn unsubscribed_channel_of_former_topics_receives_no_events() {
         client.subscribe(channel);
     }
     for prefix in ["talk", "chat"] {
-        hub.access.replace(policy([app().with_topics(prefix)]));
+        hub.config.replace(policy([app().with_topics(prefix)]));
         client.ping();
         client.send("pusher:unsubscribe", json!({ "channel": "a" }));
         client.ping();

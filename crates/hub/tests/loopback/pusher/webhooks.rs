@@ -361,7 +361,7 @@ fn client_events_of_an_app_with_topics_are_messages_of_its_topics() {
     let app = app().with_topics("chat").with_client_events(true).with_webhook(messages);
     let webhook = WebhookOptions::new("topics", &topics.url, [7; 32]).with_grace(Duration::ZERO);
     let webhook = webhook.with_batch(1, Duration::ZERO);
-    let hub = TestHub::built(Hub::builder().access(policy([app]).with_webhooks([webhook])));
+    let hub = TestHub::built(Hub::builder().config(policy([app]).with_webhooks([webhook])));
     let mut client = Client::new(&hub);
     client.subscribe("private-a");
     client.trigger("client-e", "private-a", json!("text"));
@@ -379,10 +379,10 @@ fn reload_replaces_the_webhooks_of_apps() {
     let (hub, mut client) = connected(|app| app.with_webhook(first.webhook()));
     client.subscribe("a");
     assert_eq!(first.event(), json!({ "name": "channel_occupied", "channel": "a" }));
-    hub.access.replace(policy([app().with_webhook(second.webhook())]));
+    hub.config.replace(policy([app().with_webhook(second.webhook())]));
     client.subscribe("b");
     assert_eq!(second.event(), json!({ "name": "channel_occupied", "channel": "b" }));
-    hub.access.replace_pusher(&PusherApps::new([app().with_webhook(first.webhook())]).unwrap()).unwrap();
+    hub.config.replace_pusher(&PusherApps::new([app().with_webhook(first.webhook())]).unwrap()).unwrap();
     client.subscribe("c");
     assert_eq!(first.event(), json!({ "name": "channel_occupied", "channel": "c" }));
 }

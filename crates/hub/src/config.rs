@@ -1,4 +1,4 @@
-//! The access policy: allowed hosts and origins, and tokens. It can change while the server runs.
+//! The configuration: allowed hosts and origins, and tokens. It can change while the server runs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,8 +30,8 @@ use crate::model::problem::Problem;
 use crate::outgoing::options::HookOptions;
 use crate::webhooks::{self, WebhookOptions, WebhookTarget, Webhooks};
 
-/// The access policy for new connections and requests: this server's names, page origins, and tokens.
-pub struct AccessPolicy {
+/// The configuration for new connections and requests: this server's names, page origins, and tokens.
+pub struct HubConfig {
     origin: OriginPolicy,
     /// The rules for plain requests from pages of the allowed origins.
     cors: Cors,
@@ -47,7 +47,7 @@ pub struct AccessPolicy {
     #[cfg(feature = "pusher")]
     live_apps: Arc<LiveApps>,
     live_namespaces: Arc<LiveNamespaces>,
-    /// Set when the policy comes into force, if there are hooks.
+    /// Set when the configuration comes into force, if there are hooks.
     hooks: Option<Arc<HookClient>>,
     hook_metrics: Arc<HookMetrics>,
     webhook_options: Vec<WebhookOptions>,
@@ -133,9 +133,9 @@ impl RejectedClaims {
     }
 }
 
-impl AccessPolicy {
-    /// Creates a policy. Pages of the same origin may connect, and all hosts that the rules accept are this server's
-    /// names.
+impl HubConfig {
+    /// Creates a configuration. Pages of the same origin may connect, and all hosts that the rules accept are this
+    /// server's names.
     #[must_use]
     pub fn new(auth: Auth, hosts: HostRules) -> Self {
         Self {
@@ -185,7 +185,7 @@ impl AccessPolicy {
     }
 
     /// Sets topic options by pattern. Histories, durability and slow-consumer policies take effect when the hub is
-    /// built; all connections follow the other options from the time when the policy is in force. Default: none.
+    /// built; all connections follow the other options from the time when the configuration is in force. Default: none.
     #[must_use]
     pub fn with_namespaces(mut self, namespaces: Namespaces) -> Self {
         self.namespaces = namespaces;
@@ -201,7 +201,7 @@ impl AccessPolicy {
     }
 
     /// Sets the Pusher apps: `/app/{key}` and `/apps/{id}/…`. Open connections follow their app's options from the time
-    /// when the policy is in force. Default: none, so that these paths are answered with 404.
+    /// when the configuration is in force. Default: none, so that these paths are answered with 404.
     #[cfg(feature = "pusher")]
     #[must_use]
     pub fn with_pusher(mut self, apps: PusherApps) -> Self {
@@ -227,7 +227,7 @@ impl AccessPolicy {
         &self.background
     }
 
-    /// Where events go under this policy.
+    /// Where events go under this configuration.
     ///
     /// # Errors
     /// The invalid webhook.
@@ -238,7 +238,7 @@ impl AccessPolicy {
         Ok(targets)
     }
 
-    /// Prepares the policy to come into force.
+    /// Prepares the configuration to come into force.
     ///
     /// # Errors
     /// The fault in the hooks, or in the issuers' keys.
@@ -358,8 +358,8 @@ impl AccessPolicy {
         &self.revocations
     }
 
-    /// Closes a connection that has been registered if its token was revoked since its handshake. A later revocation finds
-    /// the connection.
+    /// Closes a connection that has been registered if its token was revoked since its handshake. A later revocation
+    /// finds the connection.
     pub(crate) fn close_if_revoked(&self, rights: &Rights, cx: &mut Context<'_>) {
         if self.revocations.check(rights).is_err() {
             close(cx, TOKEN_EXPIRED, REVOKED);
@@ -509,38 +509,38 @@ impl AccessPolicy {
     }
 }
 
-/// A hub's current access policy, which can be replaced while the hub runs. Clones share the policy.
+/// A hub's current configuration, which can be replaced while the hub runs. Clones share the configuration.
 #[derive(Clone)]
-pub struct LivePolicy(Arc<RwLock<Arc<AccessPolicy>>>);
+pub struct ConfigHandle(Arc<RwLock<Arc<HubConfig>>>);
 
-impl LivePolicy {
+impl ConfigHandle {
     /// # Errors
-    /// The fault of the policy's hooks.
-    pub(crate) fn new(policy: AccessPolicy) -> Result<Self, HubError> {
-        let targets = policy.webhook_targets()?;
-        let policy = policy.start(None)?;
-        policy.apply_namespaces();
-        policy.webhooks.replace(targets);
-        Ok(Self(Arc::new(RwLock::new(Arc::new(policy)))))
+    /// The fault of the configuration's hooks.
+    pub(crate) fn new(config: HubConfig) -> Result<Self, HubError> {
+        let targets = config.webhook_targets()?;
+        let config = config.start(None)?;
+        config.apply_namespaces();
+        config.webhooks.replace(targets);
+        Ok(Self(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// The policy at this moment.
+    /// The configuration at this moment.
     #[must_use]
-    pub fn policy(&self) -> Arc<AccessPolicy> {
+    pub fn config(&self) -> Arc<HubConfig> {
         Arc::clone(&self.0.read())
     }
 
-    /// Replaces the policy. Open connections retain their rights. If its hooks cannot be started, the log has the reason
-    /// and the former policy remains.
-    pub fn replace(&self, policy: AccessPolicy) {
-        let former = self.policy();
+    /// Replaces the configuration. Open connections retain their rights. If its hooks cannot be started, the log has
+    /// the reason and the former configuration remains.
+    pub fn replace(&self, config: HubConfig) {
+        let former = self.config();
         // Counters and revocations continue.
         let (rejections, revocations) = (Arc::clone(&former.rejections), Arc::clone(&former.revocations));
         let hook_metrics = Arc::clone(&former.hook_metrics);
         let live_namespaces = Arc::clone(&former.live_namespaces);
         let webhooks = Arc::clone(&former.webhooks);
         let background = former.background.clone();
-        let policy = AccessPolicy {
+        let config = HubConfig {
             rejections,
             revocations,
             hook_metrics,
@@ -549,40 +549,40 @@ impl LivePolicy {
             live_namespaces,
             webhooks,
             background,
-            ..policy
+            ..config
         };
         let started =
-            policy.webhook_targets().and_then(|targets| Ok((policy.start(Some(&former))?, targets)));
+            config.webhook_targets().and_then(|targets| Ok((config.start(Some(&former))?, targets)));
         match started {
-            Ok((policy, targets)) => {
-                let policy = Arc::new(policy);
+            Ok((config, targets)) => {
+                let config = Arc::new(config);
                 // A namespace in force that names a hook has a hook client: the client comes first and goes last.
-                if policy.hooks.is_none() {
-                    policy.apply_namespaces();
+                if config.hooks.is_none() {
+                    config.apply_namespaces();
                 }
-                *self.0.write() = Arc::clone(&policy);
-                if policy.hooks.is_some() {
-                    policy.apply_namespaces();
+                *self.0.write() = Arc::clone(&config);
+                if config.hooks.is_some() {
+                    config.apply_namespaces();
                 }
-                policy.webhooks.replace(targets);
+                config.webhooks.replace(targets);
             }
-            Err(error) => tracing::error!("the access policy was not replaced: {error}"),
+            Err(error) => tracing::error!("the configuration was not replaced: {error}"),
         }
     }
 
-    /// Replaces only the Pusher apps. Open connections follow as with [`with_pusher`](AccessPolicy::with_pusher). The
-    /// policy keeps these apps until the next [`replace`](Self::replace).
+    /// Replaces only the Pusher apps. Open connections follow as with [`with_pusher`](HubConfig::with_pusher). The
+    /// configuration keeps these apps until the next [`replace`](Self::replace).
     ///
     /// # Errors
-    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): no certificate for a webhook is trusted. The former
-    /// apps remain.
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): no certificate for a webhook is trusted. The
+    /// former apps remain.
     #[cfg(feature = "pusher")]
     pub fn replace_pusher(&self, apps: &PusherApps) -> Result<(), HubError> {
-        let policy = self.policy();
-        let mut targets = webhooks::targets(&policy.webhook_options)?;
+        let config = self.config();
+        let mut targets = webhooks::targets(&config.webhook_options)?;
         targets.extend(apps.webhook_targets()?);
-        policy.live_apps.replace(apps);
-        policy.webhooks.replace(targets);
+        config.live_apps.replace(apps);
+        config.webhooks.replace(targets);
         Ok(())
     }
 }
@@ -597,26 +597,26 @@ mod tests {
     use crate::access::namespaces::Namespace;
     use crate::model::HookKind;
 
-    fn policy(has_hooks: bool) -> AccessPolicy {
+    fn config(has_hooks: bool) -> HubConfig {
         let auth = Auth::new(&AuthOptions::new()).expect("the options are valid");
-        let policy = AccessPolicy::new(auth, HostRules::default())
+        let config = HubConfig::new(auth, HostRules::default())
             .with_namespaces(Namespaces::new([Namespace::new("a")]).expect("the namespace is valid"));
         match has_hooks {
-            true => policy.with_hooks(HookOptions::new().with_publish("http://127.0.0.1:9/")),
-            false => policy,
+            true => config.with_hooks(HookOptions::new().with_publish("http://127.0.0.1:9/")),
+            false => config,
         }
     }
 
     #[test]
     fn namespaces_in_force_name_no_hook_without_a_client_of_hooks() {
-        let live = LivePolicy::new(policy(true)).expect("the hooks start");
+        let live = ConfigHandle::new(config(true)).expect("the hooks start");
         let is_over = AtomicBool::new(false);
         // Odd while, and after, a replacement removes the client.
         let replacements = AtomicUsize::new(0);
         thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let names_hook = || {
-                    let namespaces = Arc::clone(&live.policy().live_namespaces);
+                    let namespaces = Arc::clone(&live.config().live_namespaces);
                     namespaces.with(|table| table.options_for("a").hook(HookKind::Publish).is_some())
                         == Some(true)
                 };
@@ -624,7 +624,7 @@ mod tests {
                 let mut faults = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let before = replacements.load(Ordering::SeqCst);
-                    let fault = names_hook() && live.policy().hooks().is_none() && names_hook();
+                    let fault = names_hook() && live.config().hooks().is_none() && names_hook();
                     let is_removal = before % 2 == 1 && replacements.load(Ordering::SeqCst) == before;
                     faults += usize::from(fault && is_removal);
                 }
@@ -632,7 +632,7 @@ mod tests {
             });
             for has_hooks in [false, true].repeat(1000) {
                 replacements.fetch_add(1, Ordering::SeqCst);
-                live.replace(policy(has_hooks));
+                live.replace(config(has_hooks));
             }
             is_over.store(true, Ordering::Relaxed);
             assert_eq!(reader.join().expect("the reader does not panic"), 0);
