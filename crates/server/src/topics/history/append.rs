@@ -7,9 +7,9 @@ use parking_lot::MutexGuard;
 use sinews_engine::Post;
 use sinews_session::Prepared;
 
-use super::config::{Position, TopicSnapshot};
 use super::eviction::EvictionQueue;
 use super::log::{MessageRing, TopicHistory};
+use super::policy::{Position, TopicSnapshot};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Reach, Recipients, TopicEntry};
 use crate::topics::mail::{Mail, MailedPublication};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
-use super::config::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};
+use super::policy::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};
 use crate::topics::subscriber_id::SubscriberId;
 
 /// Retained messages of a topic, and its history policy.

@@ -8,7 +8,7 @@ use sinews_engine::ConnId;
 use sinews_session::{Prepared, Tx};
 
 use super::append::{EpochMismatch, PublishOrigin};
-use super::config::{Position, ReplayFrom, Subscribed};
+use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
 use crate::topics::entry::{Reach, TopicEntry};
 use crate::topics::name::{self, InvalidTopic};
