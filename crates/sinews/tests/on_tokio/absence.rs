@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::spawn::spawn;
 use crate::support::{poll_once, server_and_raw};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role};
@@ -186,7 +187,7 @@ async fn message_of_the_writing_half_restarts_idle_timeout_of_the_reading_half()
     let (socket, _raw) = server_and_raw(&without_pings());
     let (mut write, mut read) = socket.split();
     let began = Instant::now();
-    let reading = tokio::spawn(async move { read.next().await });
+    let reading = spawn(async move { read.next().await });
     sleep(IDLE / 2).await;
     write.send("request").await.unwrap();
     assert_eq!(expired(reading.await.unwrap()), Expired::Idle);
@@ -244,7 +245,7 @@ async fn reply_after_idle_timeout_is_delivered_over_hyper() {
             let upgrade = sinews::hyper::Upgrade::new().config(config.clone());
             let (response, socket) = upgrade.upgrade::<_, Full<sinews::Bytes>>(&mut request).unwrap();
             let result_sender = result_sender.lock().unwrap().take().unwrap();
-            tokio::spawn(async move {
+            spawn(async move {
                 ask_twice(socket.await.unwrap()).await;
                 result_sender.send(()).unwrap();
             });
@@ -252,8 +253,8 @@ async fn reply_after_idle_timeout_is_delivered_over_hyper() {
         });
         let io = hyper_util::rt::TokioIo::new(io);
         let server = hyper::server::conn::http1::Builder::new().serve_connection(io, service);
-        tokio::spawn(server.with_upgrades());
-        tokio::spawn(answer_requests(raw, 2));
+        spawn(server.with_upgrades());
+        spawn(answer_requests(raw, 2));
         result_receiver.await.expect("both replies");
     }
 }
@@ -290,8 +291,8 @@ async fn reply_after_idle_timeout_is_delivered_over_axum() {
             })
         };
         let app = axum::Router::new().route("/", axum::routing::any(handler));
-        tokio::spawn(async move { axum::serve(Once(Some(io)), app).await });
-        tokio::spawn(answer_requests(raw, 2));
+        spawn(async move { axum::serve(Once(Some(io)), app).await });
+        spawn(answer_requests(raw, 2));
         let result_receiver = tokio::time::timeout(IDLE * 10, result_receiver.recv()).await;
         result_receiver.expect("in time").expect("both replies");
     }

@@ -1,5 +1,6 @@
 //! `sinews::accept` on in-memory streams, and over loopback where the system's behavior matters.
 
+use crate::spawn::spawn;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -59,7 +60,7 @@ async fn request_split_at_any_byte_is_accepted() {
     bytes.extend_from_slice(CLOSE);
     for cut in 1..bytes.len() {
         let (mut client, server) = duplex(4096);
-        let serving = tokio::spawn(async move {
+        let serving = spawn(async move {
             let (mut websocket, request) = accept(server).subprotocols(["chat"]).open().await?;
             assert_eq!(request.path(), "/chat");
             assert_eq!(websocket.subprotocol(), Some("chat"));
@@ -200,7 +201,7 @@ fn client_after<T>(opened: &Result<T, AcceptError>, client: DuplexStream) -> Dup
     if opened.is_err() {
         return client;
     }
-    tokio::spawn(async move {
+    spawn(async move {
         let mut client = client;
         let answer = head(&mut client).await;
         let _ = filler.write_all(answer.as_bytes()).await;
@@ -364,7 +365,7 @@ async fn silent_client_gets_408() {
 #[tokio::test(start_paused = true)]
 async fn slow_request_does_not_extend_the_timeout() {
     let (mut client, server) = duplex(4096);
-    tokio::spawn(async move {
+    spawn(async move {
         for byte in request(&"X: y\r\n".repeat(50)).bytes() {
             if client.write_all(&[byte]).await.is_err() {
                 return;
@@ -420,7 +421,7 @@ async fn rejected_client_that_stays_connected_is_dropped() {
 #[tokio::test]
 async fn rejected_client_that_keeps_sending_is_dropped() {
     let (mut client, server) = duplex(16 << 10);
-    let flood = tokio::spawn(async move {
+    let flood = spawn(async move {
         client.write_all(request("").as_bytes()).await.expect("written");
         let mut sent = 0;
         while client.write_all(&[0; 4096]).await.is_ok() {
@@ -449,7 +450,7 @@ async fn client_disconnect_is_reported() {
 async fn rejection_is_readable_with_frames_in_flight() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let client = tokio::spawn(async move {
+    let client = spawn(async move {
         let mut stream = tokio::net::TcpStream::connect(address).await?;
         stream.write_all(request("").as_bytes()).await?;
         stream.write_all(&[0; 200 << 10]).await?;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::servers::{answer, assert_echoes, echo, header, nobody, read_head, recording_echo, serve};
+use crate::spawn::spawn;
 use sinews::client::{ClientError, ConnectPhase, HandshakeMisuse, HeadLimits, RedirectError, UrlError};
 use sinews::{CloseCode, Config, ConnectError, Message, connect};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,8 +15,8 @@ use tokio::sync::mpsc;
 async fn connection_splits_and_its_halves_move_to_other_tasks() {
     let address = serve(|stream| async move { drop(echo(stream).await) }).await;
     let (mut write, mut read) = connect(format!("ws://{address}/")).await.expect("connected").split();
-    let reading = tokio::spawn(async move { read.next().await.expect("open").expect("sound") });
-    tokio::spawn(async move { write.send("in halves").await }).await.expect("no panic").expect("open");
+    let reading = spawn(async move { read.next().await.expect("open").expect("sound") });
+    spawn(async move { write.send("in halves").await }).await.expect("no panic").expect("open");
     assert_eq!(reading.await.expect("no panic"), Message::text("in halves"));
 }
 
@@ -103,7 +104,7 @@ async fn ipv6_host_is_in_brackets() {
         return println!("this machine has no IPv6");
     };
     let port = listener.local_addr().expect("bound").port();
-    let serving = tokio::spawn(async move { echo(listener.accept().await.expect("a client").0).await });
+    let serving = spawn(async move { echo(listener.accept().await.expect("a client").0).await });
     let mut ws = connect(format!("ws://[::1]:{port}/")).await.expect("connected");
     assert_echoes(&mut ws).await;
     ws.close(CloseCode::NORMAL, "").await.expect("in order");

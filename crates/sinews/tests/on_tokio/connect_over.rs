@@ -4,6 +4,7 @@ use std::future::IntoFuture as _;
 use std::time::Duration;
 
 use crate::servers::{assert_echoes, echo, header, read_head};
+use crate::spawn::spawn;
 use sinews::client::ConnectPhase;
 use sinews::{CloseCode, Config, ConnectError, connect};
 use tokio::io::AsyncWriteExt as _;
@@ -11,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 #[tokio::test(start_paused = true)]
 async fn rejection_without_an_end_returns_after_a_second_of_silence() {
     let (client, mut server) = tokio::io::duplex(1024);
-    let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
+    let opening = spawn(connect("ws://example.com/").over(client).into_future());
     read_head(&mut server).await;
     server.write_all(b"HTTP/1.1 503 Service Unavailable\r\n\r\nlater").await.expect("the client reads");
     let start = tokio::time::Instant::now();
@@ -36,7 +37,7 @@ async fn silent_server_times_out() {
 
     // Single bytes do not extend the timeout.
     let (client, mut server) = tokio::io::duplex(1024);
-    let opening = tokio::spawn(connect("ws://example.com/").over(client).into_future());
+    let opening = spawn(connect("ws://example.com/").over(client).into_future());
     let start = tokio::time::Instant::now();
     while server.write_all(b"H").await.is_ok() {
         tokio::time::sleep(Duration::from_millis(1900)).await;
@@ -48,7 +49,7 @@ async fn silent_server_times_out() {
 #[tokio::test]
 async fn custom_stream_needs_no_socket() {
     let (client, server) = tokio::io::duplex(1024);
-    let echo = tokio::spawn(echo(server));
+    let echo = spawn(echo(server));
     let opening = connect("wss://example.com/chat").subprotocol("v1").config(Config::default()).over(client);
     let (mut ws, response) = opening.open().await.expect("connected");
     assert_eq!(response.subprotocol(), Some("v1"));

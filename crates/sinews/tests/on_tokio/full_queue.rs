@@ -1,5 +1,6 @@
 //! Full queues: what waiting calls do, and what bounds the memory for a peer that does not read.
 
+use crate::spawn::spawn;
 use crate::support::{ChoppyEnd, pair_with};
 use sinews::{CloseCode, Config, Kind, Overflow, PingRate, Prepared, Role, WebSocket};
 use sinews_testkit::{Frame, Rng, negotiate, split_frames};
@@ -17,7 +18,7 @@ async fn calls_that_wait_never_meet_the_overflow_policy() {
     for overflow in POLICIES {
         for call in 0..4u8 {
             let (mut client, server) = pair_with(&early_full(overflow), 1 << 10, Some(7));
-            let server = tokio::spawn(async move {
+            let server = spawn(async move {
                 let mut server = server;
                 let sender = server.sender();
                 for number in 0..6u8 {
@@ -63,13 +64,13 @@ async fn half_that_waits_never_meets_the_overflow_policy() {
     let (mut client, server) = pair_with(&early_full(Overflow::DropNewest), 1 << 10, Some(5));
     let (mut write, mut read) = server.split_locked();
     let sender = write.sender();
-    let reader = tokio::spawn(async move { read.next_data().await.map(drop) });
-    let producer = tokio::spawn(async move {
+    let reader = spawn(async move { read.next_data().await.map(drop) });
+    let producer = spawn(async move {
         for number in 0..20u8 {
             sender.send(vec![number; 5 << 10]).await.unwrap();
         }
     });
-    let writer = tokio::spawn(async move {
+    let writer = spawn(async move {
         for number in 100..120u8 {
             match number % 2 {
                 0 => write.send(vec![number; 5 << 10]).await.unwrap(),
@@ -138,7 +139,7 @@ async fn peer_that_reads_nothing_gets_few_pongs_and_no_further_replies() {
     let (mut raw, io) = tokio::io::duplex(1 << 10);
     let negotiated = negotiate(None, None).server;
     let mut server = WebSocket::from_negotiated(io, negotiated, config.into(), &[]);
-    let echo = tokio::spawn(async move {
+    let echo = spawn(async move {
         while let Some(Ok(message)) = server.next().await {
             if message.is_data() && server.send(message).await.is_err() {
                 break;

@@ -22,6 +22,7 @@ mod proxy;
 mod recv_into;
 mod sender;
 mod servers;
+mod spawn;
 mod split;
 #[cfg(feature = "tokio-rustls")]
 mod tls;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::spawn::spawn;
 use crate::support::{poll_once, server_and_raw};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, Config, Error, Expired, Message, Role, Sent};
@@ -108,7 +109,7 @@ async fn endless_input_into_caller_memory_does_not_postpone_deadlines() {
 #[tokio::test(start_paused = true)]
 async fn sender_without_receives_notices_pong_timeout() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    let peer = tokio::spawn(async move {
+    let peer = spawn(async move {
         let mut all = Vec::new();
         raw.read_to_end(&mut all).await.unwrap();
         all
@@ -128,7 +129,7 @@ async fn sender_without_receives_notices_pong_timeout() {
 #[tokio::test(start_paused = true)]
 async fn timer_set_at_the_end_of_the_task_budget_fires() {
     let (mut server, mut raw) = server_and_raw(&Config::default());
-    let _server = tokio::spawn(async move {
+    let _server = spawn(async move {
         for _ in 0..128 {
             tokio::task::coop::consume_budget().await;
         }
@@ -178,7 +179,7 @@ async fn pongs_follow_a_message_of_a_dropped_send() {
     // More than the reader may add to the waiting bytes.
     let pings: Vec<u8> = (0..40).flat_map(|_| Frame::ping([7; 125]).encode(Role::Client)).collect();
     raw.write_all(&pings).await.unwrap();
-    let _reader = tokio::spawn(async move { while let Some(Ok(_)) = read.next().await {} });
+    let _reader = spawn(async move { while let Some(Ok(_)) = read.next().await {} });
     let mut all = vec![0; 200_010 + 40 * 127];
     let whole = tokio::time::timeout(Duration::from_millis(100), raw.read_exact(&mut all)).await;
     whole.expect("without anything else to wake the reader").unwrap();
@@ -242,7 +243,7 @@ async fn peer_with_an_unread_message_is_not_silent() {
     let (mut write, mut read) = server.split();
     assert!(poll_once(read.next()).is_pending());
     client.send("hello").await.unwrap();
-    let client = tokio::spawn(async move { while let Some(Ok(_)) = client.next().await {} });
+    let client = spawn(async move { while let Some(Ok(_)) = client.next().await {} });
     for n in 0..1000 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         write.send("tick").await.unwrap_or_else(|error| panic!("{n}: {error}"));

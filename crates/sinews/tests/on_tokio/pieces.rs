@@ -2,6 +2,7 @@
 
 use std::task::Poll;
 
+use crate::spawn::spawn;
 use crate::support::{
     deflating_pair, echo, noise, pair, pair_with, poll_once, received_lengths, server_and_raw,
 };
@@ -273,7 +274,7 @@ async fn dropped_writer_leaves_the_message_open() {
     assert_eq!(server.next().await.unwrap().unwrap(), Message::Ping("control frames pass".into()));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("begun"));
     assert_eq!(server.next().await.unwrap().unwrap(), Message::text("other"));
-    let server = tokio::spawn(echo(server));
+    let server = spawn(echo(server));
     client.close(CloseCode::NORMAL, "").await.unwrap();
     server.await.unwrap().unwrap();
 }
@@ -314,7 +315,7 @@ async fn dropped_finish_tells_whether_the_message_is_open() {
             !whole,
             "a finish that waits for capacity has not queued the end"
         );
-        let peer = tokio::spawn(received_lengths(server));
+        let peer = spawn(received_lengths(server));
         if client.is_mid_message() {
             client.writer(Kind::Binary).finish().await.unwrap();
         }
@@ -331,7 +332,7 @@ async fn dropped_shutdown_of_a_writer_continues() {
     let mut writer = client.writer(Kind::Binary);
     writer.write(&[1; 1000]).await.unwrap();
     assert!(poll_once(writer.shutdown()).is_pending(), "the peer does not read");
-    let peer = tokio::spawn(received_lengths(server));
+    let peer = spawn(received_lengths(server));
     writer.shutdown().await.unwrap();
     client.close(CloseCode::NORMAL, "").await.unwrap();
     assert_eq!(peer.await.unwrap(), [1000]);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::task::Poll;
 
+use crate::spawn::spawn;
 use crate::support::{pair, pair_with, poll_once};
 use sinews::tokio::WebSocket;
 use sinews::{Cause, CloseCode, CloseFrame, Config, Message, Misuse, Prepared, Sender};
@@ -48,7 +49,7 @@ async fn flush_and_send_also_send_queued_messages() {
 async fn queued_message_wakes_the_driving_task() {
     let (mut client, mut server) = pair();
     let sender = server.sender();
-    let driver = tokio::spawn(async move { server.next().await });
+    let driver = spawn(async move { server.next().await });
     tokio::task::yield_now().await;
     sender.send("awake").await.expect("open");
     assert_eq!(text(&mut client).await, "awake");
@@ -81,7 +82,7 @@ async fn producers_wait_in_order_for_a_peer_that_does_not_read() {
 
     let (mut first, mut second) = (Box::pin(sender.send(message(6))), Box::pin(sender.send(message(7))));
     assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
-    let driver = tokio::spawn(async move { server.next().await });
+    let driver = spawn(async move { server.next().await });
     let mut heard = Vec::new();
     let producers = async { (first.await, second.await) };
     let hear = async {
@@ -112,7 +113,7 @@ async fn eight_producers_lose_nothing_and_keep_their_order() {
             }
         });
     }
-    let driver = tokio::spawn(async move { while let Some(Ok(_)) = server.next().await {} });
+    let driver = spawn(async move { while let Some(Ok(_)) = server.next().await {} });
     let mut next = HashMap::new();
     for _ in 0..8 * EACH {
         let message = client.next().await.expect("open").expect("sound");

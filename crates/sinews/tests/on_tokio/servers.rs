@@ -1,6 +1,7 @@
 //! Scripted servers on a loopback address.
 #![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
 
+use crate::spawn::spawn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             script(stream).await;
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use crate::spawn::spawn;
 use crate::support::{ChoppyStream, deflating_pair, pair, pair_with, poll_once};
 use futures_util::{SinkExt, StreamExt as _};
 use sinews::tokio::{Locked, ReadHalf, Split, WebSocket, WriteHalf};
@@ -106,7 +107,7 @@ async fn pong_follows_the_message_in_flight_and_needs_no_writer() {
     assert!(matches!(poll_once(read.next()), Poll::Ready(Some(Ok(Message::Ping(_))))));
     assert!(poll_once(read.next()).is_pending());
     // The writer is idle from here on; the reader sends its remaining bytes.
-    let reader = tokio::spawn(async move { read.next().await });
+    let reader = spawn(async move { read.next().await });
     let mut bytes = vec![0; 4 + 1000 + 7];
     raw.read_exact(&mut bytes).await.unwrap();
     let (frames, _) = split_frames(&bytes);
@@ -157,7 +158,7 @@ async fn writer_closes_and_reader_sees_the_end() {
 async fn reader_closes_and_writer_gets_an_error() {
     let (mut client, server) = pair();
     let (mut write, mut read) = server.split_locked();
-    let peer = tokio::spawn(async move {
+    let peer = spawn(async move {
         while let Some(message) = client.next().await {
             message.unwrap();
         }
@@ -243,7 +244,7 @@ async fn reader_pings_a_silent_peer_and_times_out() {
 #[tokio::test]
 async fn waiting_writer_gets_an_error_at_the_end_of_the_connection() {
     let (mut write, mut read, raw) = halves_and_raw(&Config::default(), 100);
-    let writer = tokio::spawn(async move { write.send(Message::binary(vec![0; 1000])).await });
+    let writer = spawn(async move { write.send(Message::binary(vec![0; 1000])).await });
     tokio::task::yield_now().await;
     drop(raw);
     assert!(read.next().await.expect("returned once").is_err());
@@ -266,7 +267,7 @@ async fn split_and_reunite_at_any_time_preserve_messages() {
             0 => pair_with(&Config::default().with_high_water(500), 300, Some(seed)),
             _ => deflating_pair(&Config::default().with_high_water(500), 300, Some(seed)),
         };
-        let peer = tokio::spawn(async move {
+        let peer = spawn(async move {
             let mut heard = 0u32;
             while heard < 200 {
                 let message = client.next().await.unwrap().unwrap();
@@ -322,7 +323,7 @@ where
 {
     let (to_writer, mut answers) = tokio::sync::mpsc::channel::<Message>(4);
     let (mut write, mut read) = (write, read);
-    let reader = tokio::spawn(async move {
+    let reader = spawn(async move {
         let mut rng = Rng::new(seed);
         loop {
             let next = tokio::select! {
@@ -376,7 +377,7 @@ where
         payload.resize(8 + len, number as u8);
         payload
     };
-    let writer = tokio::spawn(async move {
+    let writer = spawn(async move {
         for number in 0..count {
             write.send(payload(number)).await.unwrap();
             if number % 16 == 0 {
@@ -442,7 +443,7 @@ async fn load_over_sockets_preserves_messages_and_order() {
 async fn halves_are_a_stream_and_a_sink() {
     let (mut client, server) = pair();
     let (write, read) = server.split_locked();
-    let echo = tokio::spawn(
+    let echo = spawn(
         read.filter(|message| {
             let is_data = message.as_ref().is_ok_and(|message| message.is_data());
             std::future::ready(is_data)
@@ -474,7 +475,7 @@ async fn either_half_sends_messages_of_producers() {
         write.flush().await.unwrap();
         assert_eq!(client.next().await.unwrap().unwrap(), Message::from("by the writer"));
         let kept = (!dropped).then_some(write);
-        let reader = tokio::spawn(async move { while read.next().await.is_some() {} });
+        let reader = spawn(async move { while read.next().await.is_some() {} });
         tokio::task::yield_now().await;
         for number in 0..100 {
             sender.send(number.to_string()).await.unwrap();

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+pub(crate) use crate::spawn::spawn;
 use sinews::tokio::WebSocket;
 use sinews::{Config, Message, Role};
 use sinews_testkit::{Agreed, Rng, negotiate};
 pub use sinews_testkit::{noise, poll_once, wire};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
-pub use tokio::spawn;
 pub use tokio::time::{Instant, advance as pass};
 
 /// A stream that counts its operations, and, with a seed, passes a few bytes at a time and is often not ready.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::servers::{assert_echoes, echo, read_head, serve};
+use crate::spawn::spawn;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sinews::client::{ConnectPhase, TlsError};
 use sinews::tokio::{Split, Stream};
@@ -218,11 +219,11 @@ where
     S: Split<Stream = S, Read: Send, Write: Send> + AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut write, mut read) = ws.split();
-    let reading = tokio::spawn(async move {
+    let reading = spawn(async move {
         let message = read.next().await.expect("open").expect("sound");
         (message, read)
     });
-    let writing = tokio::spawn(async move {
+    let writing = spawn(async move {
         write.send("in halves").await.expect("open");
         write
     });
@@ -239,12 +240,12 @@ where
 {
     let (mut write, mut read) = ws.split();
     let (sender, mut queue) = tokio::sync::mpsc::channel::<Message>(4);
-    tokio::spawn(async move {
+    spawn(async move {
         while let Some(message) = queue.recv().await {
             write.send(message).await.expect("open");
         }
     });
-    tokio::spawn(async move {
+    spawn(async move {
         while let Some(Ok(message)) = read.next_data().await {
             sender.send(message).await.expect("it writes");
         }
@@ -270,7 +271,7 @@ async fn websocket_of_hyper_over_tls_splits_and_its_halves_move_to_other_tasks()
         mut request: hyper::Request<Incoming>,
     ) -> Result<hyper::Response<Full<sinews::Bytes>>, sinews::AcceptError> {
         let (response, websocket) = sinews::hyper::upgrade(&mut request)?;
-        tokio::spawn(async move {
+        spawn(async move {
             let ws = websocket.await.expect("upgraded");
             assert!(ws.get_ref().tcp().is_none(), "TLS lies in between");
             echo_in_halves(ws).await;
@@ -326,7 +327,7 @@ async fn websocket_of_axum_over_tls_splits_and_its_halves_move_to_other_tasks() 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound");
     let app = axum::Router::new().route("/", axum::routing::any(upgrade));
-    tokio::spawn(async move { axum::serve(TlsListener(listener, acceptor), app).await });
+    spawn(async move { axum::serve(TlsListener(listener, acceptor), app).await });
     assert_halves_move(connect(url(address)).tls(trusting([certificate])).await.expect("connected")).await;
 }
 

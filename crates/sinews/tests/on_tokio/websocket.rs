@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::spawn::spawn;
 use crate::support::{pair, pair_with, poll_once, server_and_raw, text, wire};
 use sinews::{
     AtFault, Cause, CloseCode, Config, Error, Expired, Message, Misuse, Overflow, PeerMisbehaved, Prepared,
@@ -292,7 +293,7 @@ async fn flood_of_small_messages_leaves_other_tasks_their_turn() {
     let (_raw, io) = tokio::io::duplex(1);
     let negotiated = sinews_testkit::negotiate(None, None).server;
     let mut server = WebSocket::from_negotiated(io, negotiated, Arc::default(), &received);
-    let receiving = tokio::spawn(async move {
+    let receiving = spawn(async move {
         for _ in 0..MESSAGES {
             server.next().await.unwrap().unwrap();
         }

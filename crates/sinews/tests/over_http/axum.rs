@@ -1,6 +1,7 @@
 //! `sinews::axum` with `axum::serve`, over loopback.
 
 use crate::client::{REQUEST, connect};
+use crate::spawn::spawn;
 use axum::Router;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -18,7 +19,7 @@ use tokio::sync::mpsc;
 async fn serve(app: Router) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("connected");
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    spawn(async move { axum::serve(listener, app).await });
     client
 }
 
@@ -53,7 +54,7 @@ async fn websocket_of_axum_splits_and_its_halves_move_to_other_tasks() {
         upgrade.on_upgrade(async |websocket| {
             let (mut write, mut read) = websocket.split();
             let (sender, mut queue) = mpsc::channel::<Message>(4);
-            let writing = tokio::spawn(async move {
+            let writing = spawn(async move {
                 while let Some(message) = queue.recv().await {
                     write.send(message).await.expect("open");
                 }

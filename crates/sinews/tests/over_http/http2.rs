@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::http2_servers::servers;
+use crate::spawn::spawn;
 use http_body_util::{BodyExt as _, Full};
 use hyper::Request;
 use hyper::client::conn::http2::SendRequest;
@@ -17,7 +18,7 @@ async fn client(address: SocketAddr) -> SendRequest<Full<Bytes>> {
     let io = TokioIo::new(TcpStream::connect(address).await.expect("connected"));
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
-    tokio::spawn(connection);
+    spawn(connection);
     sender.ready().await.expect("ready");
     sender
 }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::http2_servers::{Answer, echo, hyper_server, serve_connection, serve_http2, servers, upgrade};
+use crate::spawn::spawn;
 use futures_util::FutureExt as _;
 use sinews::client::{ConnectPhase, HeadLimits, RedirectError};
 use sinews::http2::{Http2Connection, Http2Stream, connect};
@@ -178,7 +179,7 @@ async fn server_without_the_setting_is_an_error() {
     // Without `enable_connect_protocol`.
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         let (stream, _) = listener.accept().await.expect("a client");
         let mut connection = h2::server::handshake(stream).await.expect("HTTP/2");
         assert!(connection.accept().await.is_none_or(|request| request.is_err()), "no request");
@@ -199,7 +200,7 @@ async fn server_without_the_setting_is_an_error() {
 async fn server_of_another_protocol_is_an_error() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         for answer in ["HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", ""] {
             let (mut stream, _) = listener.accept().await.expect("a client");
             stream.write_all(answer.as_bytes()).await.expect("the client reads");
@@ -299,7 +300,7 @@ async fn head_of_the_response_is_limited() {
 #[tokio::test]
 async fn response_with_content_is_no_websocket() {
     let (near, far) = tokio::io::duplex(64 << 10);
-    tokio::spawn(async move {
+    spawn(async move {
         let mut builder = h2::server::Builder::new();
         let mut connection =
             builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
@@ -378,7 +379,7 @@ async fn open_beyond_the_limit_of_streams_waits_and_may_be_dropped() {
         assert!((&mut dropped).now_or_never().is_none());
     }
     assert_echoes(&mut first, "not stopped").await;
-    let opening = tokio::spawn(connection.open("/").into_future());
+    let opening = spawn(connection.open("/").into_future());
     assert_echoes(&mut second, "not stopped either").await;
     first.close(CloseCode::NORMAL, "").await.expect("in order");
     drop(first);
@@ -395,7 +396,7 @@ async fn halves_of_a_split_run_on_tasks_of_their_own() {
     let (mut write, mut read) = connection.open("/").await.expect("opened").split();
     let payload = vec![9; 1 << 20];
     let sent = payload.clone();
-    let writing = tokio::spawn(async move {
+    let writing = spawn(async move {
         for _ in 0..4 {
             write.send(sent.clone()).await.expect("open");
         }
@@ -555,7 +556,7 @@ async fn script<Fut: Future<Output = ()> + Send>(
 ) -> (Http2Connection, [WebSocket<Http2Stream>; 2]) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         let (stream, _) = listener.accept().await.expect("a client");
         let mut builder = h2::server::Builder::new();
         let mut connection = builder.enable_connect_protocol().handshake(stream).await.expect("HTTP/2");
@@ -610,7 +611,7 @@ async fn many_dropped_websockets_leave_the_connection_open() {
     let (near, far) = tokio::io::duplex(4 << 20);
     let (dropped, mut are_dropped) = oneshot::channel();
     let frame = Bytes::from_static(b"\x81\x02ok");
-    tokio::spawn(async move {
+    spawn(async move {
         let is_paused = Arc::new(AtomicBool::new(false));
         let mut builder = h2::server::Builder::new();
         let handshake = builder.enable_connect_protocol().handshake(Paused(far, is_paused.clone()));
@@ -671,7 +672,7 @@ async fn memory_of_small_frames_is_limited() {
     const PING: u8 = 6;
     const GOAWAY: u8 = 7;
     let (near, mut far) = tokio::io::duplex(1 << 20);
-    let server = tokio::spawn(async move {
+    let server = spawn(async move {
         far.read_exact(&mut [0; 24]).await.expect("a preface");
         // SETTINGS_ENABLE_CONNECT_PROTOCOL.
         let settings = [&frame_head(6, SETTINGS, 0, 0)[..], &[0, 8, 0, 0, 0, 1]].concat();
@@ -714,13 +715,13 @@ async fn memory_of_small_frames_is_limited() {
 async fn dropped_websocket_waits_for_the_window_until_the_close_timeout() {
     let (near, far) = tokio::io::duplex(1 << 20);
     let (reset, is_reset) = oneshot::channel();
-    tokio::spawn(async move {
+    spawn(async move {
         let mut builder = h2::server::Builder::new();
         let mut connection =
             builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
         let (_request, mut respond) = connection.accept().await.expect("open").expect("a request");
         let mut stream = respond.send_response(hyper::Response::new(()), false).expect("open");
-        tokio::spawn(async move {
+        spawn(async move {
             let reason = std::future::poll_fn(|cx| stream.poll_reset(cx)).await.expect("open");
             reset.send(reason).expect("the test waits");
         });
@@ -744,7 +745,7 @@ async fn dropped_websocket_waits_for_the_window_until_the_close_timeout() {
 async fn connection_whose_server_does_not_read_ends_at_the_close_timeout() {
     let (near, far) = tokio::io::duplex(16 << 10);
     let (opened, is_open) = oneshot::channel::<()>();
-    tokio::spawn(async move {
+    spawn(async move {
         let mut builder = h2::server::Builder::new();
         let mut connection =
             builder.enable_connect_protocol().handshake::<_, Bytes>(far).await.expect("HTTP/2");
@@ -839,7 +840,7 @@ async fn lost_connection_ends_all_its_websockets_and_further_opens() {
 #[tokio::test]
 async fn connection_is_made_over_a_stream_of_the_caller() {
     let (near, far) = tokio::io::duplex(1 << 10);
-    tokio::spawn(serve_connection(
+    spawn(serve_connection(
         far,
         |_| {},
         |request| {

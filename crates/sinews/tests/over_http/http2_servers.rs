@@ -1,6 +1,7 @@
 //! Servers of HTTP/2 with WebSockets, by hyper and axum, on a loopback address.
 #![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
 
+use crate::spawn::spawn;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -33,7 +34,7 @@ pub fn upgrade<Fut: Future<Output = ()> + Send + 'static>(
 ) -> Answer {
     match upgrade.upgrade(&mut request) {
         Ok((response, websocket)) => {
-            tokio::spawn(async move { script(websocket.await.expect("upgraded")).await });
+            spawn(async move { script(websocket.await.expect("upgraded")).await });
             response
         }
         Err(error) => error.to_response(),
@@ -60,9 +61,9 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve_connection(stream, change, answer.clone()));
+            spawn(serve_connection(stream, change, answer.clone()));
         }
     });
     address
@@ -86,7 +87,7 @@ pub async fn axum_server() -> SocketAddr {
     let app = axum::Router::new().route("/chat", axum::routing::any(answer));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    spawn(async move { axum::serve(listener, app).await });
     address
 }
 

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::http2_servers::{echo, serve_connection, upgrade};
+use crate::spawn::spawn;
 use rustls::pki_types::CertificateDer;
 use sinews::client::TlsError;
 use sinews::http2::connect;
@@ -21,10 +22,10 @@ async fn server(alpn: &[&str]) -> (SocketAddr, CertificateDer<'static>) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
+    spawn(async move {
         while let Ok((tcp, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
-            tokio::spawn(async move {
+            spawn(async move {
                 let Ok(tls) = acceptor.accept(tcp).await else { return };
                 serve_connection(tls, |_| {}, |request| upgrade(&Upgrade::new(), request, echo)).await;
             });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::{REQUEST, connect};
+use crate::spawn::spawn;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -50,11 +51,11 @@ async fn serve(
                 }
             };
             response.headers_mut().insert("x-room", "7".parse()?);
-            tokio::spawn(async move { result_sender.send(websocket.await) });
+            spawn(async move { result_sender.send(websocket.await) });
             Ok::<_, http::header::InvalidHeaderValue>(response)
         }
     });
-    tokio::spawn(async move {
+    spawn(async move {
         let http1 = hyper::server::conn::http1::Builder::new();
         let auto = auto::Builder::new(TokioExecutor::new());
         let io = TokioIo::new(stream);
@@ -80,8 +81,8 @@ async fn websocket_of_hyper_splits_and_its_halves_move_to_other_tasks() {
         let (mut client, ..) = connect(client, request).await.expect("accepted");
         let server = result_receiver.await.expect("returned").expect("upgraded");
         let (mut write, mut read) = server.split();
-        let reading = tokio::spawn(async move { (read.next().await, read) });
-        let writing = tokio::spawn(async move { (write.send("from the writer").await, write) });
+        let reading = spawn(async move { (read.next().await, read) });
+        let writing = spawn(async move { (write.send("from the writer").await, write) });
         client.send("to the reader").await.expect("open");
         let (message, read) = reading.await.expect("no panic");
         assert_eq!(message.expect("a message").expect("in order"), Message::text("to the reader"), "{how:?}");
@@ -223,7 +224,7 @@ async fn extended_connect_becomes_a_websocket() {
             Ok(upgraded) => upgraded,
             Err(error) => return Ok(error.to_response()),
         };
-        tokio::spawn(async move {
+        spawn(async move {
             let mut websocket = websocket.await.expect("upgraded");
             assert!(websocket.get_ref().tcp().is_none());
             while let Some(message) = websocket.next().await {
@@ -235,7 +236,7 @@ async fn extended_connect_becomes_a_websocket() {
         });
         Ok::<Response<Full<Bytes>>, std::convert::Infallible>(response)
     });
-    tokio::spawn(async move {
+    spawn(async move {
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         builder.enable_connect_protocol();
         builder.serve_connection(TokioIo::new(stream), service).await
@@ -244,7 +245,7 @@ async fn extended_connect_becomes_a_websocket() {
     let io = TokioIo::new(client);
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.expect("HTTP/2");
-    tokio::spawn(connection);
+    spawn(connection);
     let request = |origin: &str| {
         let mut request = Request::connect("http://example.com/chat")
             .header("sec-websocket-version", "13")

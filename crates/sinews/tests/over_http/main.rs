@@ -14,3 +14,5 @@ mod http2_servers;
 mod http2_tls;
 #[cfg(feature = "hyper")]
 mod hyper;
+#[path = "../on_tokio/spawn.rs"]
+mod spawn;
