@@ -1,6 +1,5 @@
 //! `sinews::accept` on in-memory streams, and over loopback where the system's behavior matters.
 
-use crate::spawn::spawn;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,6 +10,8 @@ use sinews::{AcceptError, AtFault, Config, Message, OriginPolicy, accept};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::yield_now;
 use tokio::time::Instant;
+
+use crate::spawn::spawn;
 
 /// The request of RFC 6455 section 1.3, with additional header lines.
 fn request(lines: &str) -> String {

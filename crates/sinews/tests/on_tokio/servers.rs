@@ -1,7 +1,6 @@
 //! Scripted servers on a loopback address.
 #![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
 
-use crate::spawn::spawn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,6 +12,8 @@ use sinews_proto::http::{HeadLimits, HeaderSlots, RequestHead};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+
+use crate::spawn::spawn;
 
 /// Serves connections in sequence, until the runtime of the test ends.
 pub async fn serve<F, R>(mut script: F) -> SocketAddr

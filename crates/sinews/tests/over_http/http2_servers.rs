@@ -1,7 +1,6 @@
 //! Servers of HTTP/2 with WebSockets, by hyper and axum, on a loopback address.
 #![allow(dead_code, unreachable_pub, reason = "each feature needs some of it")]
 
-use crate::spawn::spawn;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 
@@ -15,6 +14,8 @@ use sinews::hyper::{Upgrade, Upgraded};
 use sinews::{Bytes, WebSocket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+
+use crate::spawn::spawn;
 
 pub type Answer = Response<Full<Bytes>>;
 
