@@ -72,7 +72,7 @@ fn server(input: &mut Input<'_>) {
     let limits = read_limits(input);
     let origins = Origins { rule: input.below(3), required: input.below(4) == 3 };
     let flags = input.byte();
-    let mut options = ServerOptions::new().with_origin(origins.config());
+    let mut options = ServerOptions::new().with_origin(origins.policy());
     for name in &OURS[..usize::from(flags & 3)] {
         options = options.with_subprotocol(*name).expect("distinct tokens");
     }
