@@ -240,7 +240,8 @@ impl JsonClient {
         if let Some(hook) = self.hook_of_keys(&request)? {
             return self.start_keys(&hook, request, id, cx);
         }
-        self.keys.execute(request, id, self.streams.store(), &mut self.session, cx)
+        let ack = self.keys.execute(request, id, self.streams.store(), &mut self.session, cx)?;
+        Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 
     /// Handles a message's bytes, unless it has to wait for a stream.

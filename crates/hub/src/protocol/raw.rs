@@ -102,9 +102,7 @@ impl TopicClient {
             is_rejected: false,
         })
     }
-}
 
-impl TopicClient {
     /// Subscribes, if the rights and the hooks permit it.
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Err(denied) = self.session.may(Action::Subscribe, &self.topic) {

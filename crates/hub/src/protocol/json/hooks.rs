@@ -371,14 +371,17 @@ impl JsonClient {
                     let max_message = self.max_message as usize;
                     let write = accepted_write(self.session.rights(), &topic, *write, max_message, reply)?;
                     let store = KeyStore::new(self.session.hub(), self.streams.store());
-                    self.keys.write(&topic, write, &id, store, cx)
+                    let ack = self.keys.write(&topic, write, &id, store, cx)?;
+                    Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
             }
             HookedAction::SubscribeKeys { topic, options, id } => {
                 let result = self.accept(reply).and_then(|_| {
                     let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
-                    self.keys.execute(request, &id, self.streams.store(), &mut self.session, cx)
+                    let streams = self.streams.store();
+                    let ack = self.keys.execute(request, &id, streams, &mut self.session, cx)?;
+                    Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
             }

@@ -9,7 +9,6 @@ use std::task::{self, Poll};
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
-use super::OpReply;
 use crate::access::auth::{Action, Rights};
 use crate::keys::KeyStore;
 use crate::model;
@@ -67,7 +66,7 @@ fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
 }
 
 impl ConnectionKeys {
-    /// Executes an operation; returns its acknowledgement, which may follow later.
+    /// Executes an operation; returns its acknowledgement's fields, or none if that follows.
     pub(super) fn execute(
         &mut self,
         request: KeyRequest<'_>,
@@ -75,7 +74,7 @@ impl ConnectionKeys {
         streams: Option<&Arc<StreamService>>,
         session: &mut ClientSession,
         cx: &mut Context<'_>,
-    ) -> Result<OpReply, Problem> {
+    ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         let interval = session.rights().check_keyed(topic)?;
@@ -101,7 +100,7 @@ impl ConnectionKeys {
                 let Position { epoch, sequence } = subscribed.position;
                 let recovered = subscribed.recovered;
                 let ack = json!({ "topic": topic, "epoch": epoch, "seq": sequence, "recovered": recovered });
-                Ok(OpReply::Ack(ack))
+                Ok(Some(ack))
             }
             KeyOp::Unsubscribe => {
                 if !cx.unsubscribe_keys(topic) {
@@ -109,7 +108,7 @@ impl ConnectionKeys {
                     return Err(problem(code::NOT_SUBSCRIBED, message));
                 }
                 self.0.get_or_insert_default().topics.retain(|known| known != topic);
-                Ok(OpReply::Ack(json!({ "topic": topic })))
+                Ok(Some(json!({ "topic": topic })))
             }
         }
     }
@@ -136,7 +135,7 @@ impl ConnectionKeys {
         session.check_publication(topic, value_len(write))
     }
 
-    /// Executes a write that was checked; returns its acknowledgement, which may follow later.
+    /// Executes a write that was checked; returns its acknowledgement's fields, or none if that follows.
     pub(super) fn write(
         &mut self,
         topic: &str,
@@ -144,11 +143,11 @@ impl ConnectionKeys {
         id: &Option<Value>,
         store: KeyStore<'_>,
         cx: &mut Context<'_>,
-    ) -> Result<OpReply, Problem> {
+    ) -> Result<Option<Value>, Problem> {
         let writes = &mut self.0.get_or_insert_default().writes;
         let written = match store.write_of_connection(topic, write, cx) {
             KeyWriteOutcome::Done(written) if writes.is_empty() => {
-                return Ok(OpReply::Ack(acknowledge(&written?, store)));
+                return Ok(Some(acknowledge(&written?, store)));
             }
             // Behind earlier writes' acknowledgements.
             KeyWriteOutcome::Done(written) => Box::pin(ready(written)),
@@ -156,7 +155,7 @@ impl ConnectionKeys {
         };
         writes.push_back((id.clone(), written));
         cx.waker().wake();
-        Ok(OpReply::Deferred)
+        Ok(None)
     }
 
     /// The step that the operation has to wait for.
