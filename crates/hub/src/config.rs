@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use sinews_server::{
-    CloseCode, Context, Cors, Handler, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Refusal, Request,
-    Response,
+    CloseCode, Cors, Handler, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Refusal, Request, Response,
 };
 
 use crate::access::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
@@ -20,8 +19,8 @@ use crate::apps::app::PusherApps;
 #[cfg(feature = "pusher")]
 use crate::apps::live::LiveApps;
 use crate::background::Background;
-use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
-use crate::connections::{REVOKED, RegisteredConnection};
+use crate::closing::{EXPIRED, TOKEN_EXPIRED};
+use crate::connections::REVOKED;
 use crate::error::HubError;
 use crate::hooks::UNANSWERED;
 use crate::hooks::{HookClient, HookCollector, HookMetrics};
@@ -105,17 +104,11 @@ impl fmt::Display for RejectedClaims {
 /// Limit for the log lines about rights that the application or the backend sends, and that are invalid here.
 static RIGHTS_LINES: LogLimit = LogLimit::new();
 
-/// Logs a hook's invalid claims.
-pub(crate) fn log_claims(problem: &str) {
+/// Logs the fault of a hook's claims, or of the backend's rights: this node may differ from the one that has checked
+/// them.
+pub(crate) fn log_rights(source: &str, fault: &str) {
     if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
-        tracing::warn!(omitted, "claims of a hook: {problem}");
-    }
-}
-
-/// Logs backend rights that are invalid here, although another node has accepted them.
-pub(crate) fn log_changed_rights(fault: &str) {
-    if let Some(omitted) = RIGHTS_LINES.permit(Instant::now()) {
-        tracing::warn!(omitted, "rights of the backend: {fault}");
+        tracing::warn!(omitted, "{source}: {fault}");
     }
 }
 
@@ -124,7 +117,7 @@ impl RejectedClaims {
     pub(crate) fn into_close(self) -> (CloseCode, &'static str) {
         match self {
             Self::Invalid(problem) => {
-                log_claims(&problem);
+                log_rights("claims of a hook", &problem);
                 (CloseCode::TRY_AGAIN_LATER, UNANSWERED)
             }
             Self::Expired => (TOKEN_EXPIRED, EXPIRED),
@@ -356,28 +349,6 @@ impl HubConfig {
     /// The revoked tokens.
     pub(crate) fn revocations(&self) -> &Arc<Revocations> {
         &self.revocations
-    }
-
-    /// Closes a connection that has been registered if its token was revoked since its handshake. A later revocation
-    /// finds the connection.
-    pub(crate) fn close_if_revoked(&self, rights: &Rights, cx: &mut Context<'_>) {
-        if self.revocations.check(rights).is_err() {
-            close(cx, TOKEN_EXPIRED, REVOKED);
-        }
-    }
-
-    /// Shows a connection's new rights to the HTTP API. Closes the connection if their token was revoked since it was
-    /// verified; a later revocation finds the connection with these rights.
-    pub(crate) fn announce_rights(
-        &self,
-        connection: Option<&RegisteredConnection>,
-        rights: &Rights,
-        cx: &mut Context<'_>,
-    ) {
-        // A connection that is not registered yet is checked then.
-        if connection.is_some_and(|connection| connection.set_rights(rights, &self.revocations).is_err()) {
-            close(cx, TOKEN_EXPIRED, REVOKED);
-        }
     }
 
     /// The answer to a request whose `Host` is not a name of this server.

@@ -26,13 +26,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use futures_channel::oneshot;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde_json::{Value, json};
-use sinews_server::{CloseCode, Closed, Context, SubscriberId};
+use sinews_server::{CloseCode, Closed, SubscriberId};
 
 use self::compact::Compact;
 pub(crate) use self::path::ConnectionPath;
 pub(crate) use self::selector::ConnectionSelector;
 use crate::access::auth::{Denied, Revocations, Rights, RightsChange};
-use crate::closing::close;
 use crate::model::connection_id::ConnectionId;
 use crate::model::events::{ClosedConnection, EventDetail, EventSink, WebhookEventKind};
 use crate::model::problem::{Problem, code, problem};
@@ -529,26 +528,6 @@ impl RegisteredConnection {
     /// The queued commands.
     pub(crate) fn take_commands(&self) -> Vec<ConnectionCommand> {
         self.0.lock().commands.take().map_or_else(Vec::new, |commands| *commands)
-    }
-
-    /// Executes the commands for a connection whose client does not use the `/ws` protocol: it has no further
-    /// subscriptions. Returns the changes to its rights.
-    pub(crate) fn execute_commands(&self, cx: &mut Context<'_>) -> Vec<Arc<RightsChange>> {
-        let mut changes = Vec::new();
-        for command in self.take_commands() {
-            match command {
-                ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
-                ConnectionCommand::ReportCluster { .. } | ConnectionCommand::ReportRejected(_) => {}
-                ConnectionCommand::Refresh(change) => changes.push(change),
-                ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
-                    let text =
-                        format!("a connection at {} has no further subscriptions", self.0.path.as_str());
-                    // The caller may have gone.
-                    let _ = reply.send(Err(problem(code::NOT_SUBSCRIBED, text)));
-                }
-            }
-        }
-        changes
     }
 
     /// Replaces the client's rights, and its user.

@@ -11,16 +11,17 @@ use sinews_server::{
     Request, Stats, WebSocketEnd,
 };
 
-use crate::access::auth::{Action, Rights, RightsChange};
+use crate::access::auth::Action;
 use crate::admission::HandshakeRejection;
 #[cfg(feature = "pusher")]
 use crate::apps::report::AppsReport;
 use crate::background::Periodic;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::config::{ConfigHandle, log_changed_rights};
-use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::config::ConfigHandle;
+use crate::connections::ConnectionPath;
 use crate::node::ServerInfo;
 use crate::session::backends::Backends;
+use crate::session::client_session::ClientSession;
 use crate::streams::report;
 use crate::topics::HubTopics;
 use crate::topics::encoding::Encodings;
@@ -39,12 +40,8 @@ const TOPICS_MAX: usize = 20;
 
 /// A connected dashboard.
 pub(crate) struct DashboardClient {
-    rights: Rights,
-    live: ConfigHandle,
-    hub: Arc<HubTopics>,
+    session: ClientSession<()>,
     counted: bool,
-    /// Set from the opening to the end.
-    connection: Option<RegisteredConnection>,
 }
 
 impl DashboardClient {
@@ -55,36 +52,17 @@ impl DashboardClient {
     ) -> Result<Self, HandshakeRejection> {
         let rights = live.config().rights(request)?;
         rights.may_by_token(Action::Subscribe, TOPIC)?;
-        Ok(Self { rights, live: live.clone(), hub, counted: false, connection: None })
-    }
-
-    /// Replaces the rights by those of the backend. Without the right to view the dashboard, the connection is closed.
-    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        let policy = self.live.config();
-        match policy.changed_rights(change, &self.rights) {
-            Ok(rights) => self.rights = rights,
-            // This node's options may differ from those of the node that has checked the change.
-            Err(fault) => return log_changed_rights(&fault),
-        }
-        policy.announce_rights(self.connection.as_ref(), &self.rights, cx);
-        // The deadline may be earlier than before: the server reads it after a wakeup.
-        cx.waker().wake();
-        if let Err(denied) = self.rights.may_by_token(Action::Subscribe, TOPIC) {
-            close(cx, FORBIDDEN, &denied.problem);
-        }
+        Ok(Self { session: ClientSession::new(rights, live, hub), counted: false })
     }
 }
 
 impl Handler for DashboardClient {
     fn open(&mut self, cx: &mut Context<'_>) {
-        let registry = self.hub.connections();
-        let (id, waker) = (cx.subscriber_id(), cx.waker());
-        self.connection = Some(registry.register(ConnectionPath::Dashboard, &self.rights, id, waker));
-        self.live.config().close_if_revoked(&self.rights, cx);
+        self.session.open(ConnectionPath::Dashboard, cx);
         match cx.subscribe(FEED) {
             Ok(()) => {
                 self.counted = true;
-                self.hub.count_dashboard(true);
+                self.session.hub().count_dashboard(true);
             }
             Err(error) => close(cx, CloseCode::POLICY, &error.to_string()),
         }
@@ -96,20 +74,21 @@ impl Handler for DashboardClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
-        for change in changes.unwrap_or_default() {
-            self.change_rights(&change, cx);
+        for change in self.session.execute_commands(cx) {
+            if self.session.change_rights(&change, cx)
+                && let Err(denied) = self.session.rights().may_by_token(Action::Subscribe, TOPIC)
+            {
+                close(cx, FORBIDDEN, &denied.problem);
+            }
         }
     }
 
     fn queued(&mut self, bytes: usize) {
-        if let Some(connection) = &self.connection {
-            connection.set_queued(bytes);
-        }
+        self.session.set_queued(bytes);
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.rights.deadline()
+        self.session.deadline()
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
@@ -117,11 +96,9 @@ impl Handler for DashboardClient {
     }
 
     fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
-        if let Some(connection) = self.connection.take() {
-            connection.end(closed);
-        }
+        self.session.end(closed);
         if std::mem::take(&mut self.counted) {
-            self.hub.count_dashboard(false);
+            self.session.hub().count_dashboard(false);
         }
     }
 }

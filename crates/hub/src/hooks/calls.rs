@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::client::HookClient;
 use crate::access::auth::Rights;
 use crate::access::namespaces::{ConnectionRates, TopicHook};
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{HookKind, MessageContent};
-use crate::outgoing::options::HookOptions;
 
 /// Longest method name in bytes.
 const METHOD_MAX: usize = 128;
@@ -44,24 +44,26 @@ impl CallData<'_> {
 }
 
 impl HookCall<'_> {
-    /// Checks a call from a connection, or from a plain request, which has no rates; returns its hook. `options` are
-    /// those of all hooks, if there are any.
+    /// Checks a call from a connection, or from a plain request, which has no rates; returns its hook. The client of all
+    /// hooks, if there are any, counts a call that exceeds a rate.
     ///
     /// # Errors
     /// The method is invalid, the client exceeds its rate, or no hook is configured.
     pub(crate) fn hook(
         &self,
-        options: Option<&HookOptions>,
+        client: Option<&Arc<HookClient>>,
         rights: &Rights,
         rates: Option<&mut ConnectionRates>,
     ) -> Result<Arc<TopicHook>, Problem> {
         if self.method.is_empty() || self.method.len() > METHOD_MAX {
             return Err(problem(code::MALFORMED, format!("rpc: a method has 1 to {METHOD_MAX} bytes")));
         }
-        rights.check_call_rate(self.topic, rates)?;
+        rights.check_call_rate(self.topic, rates).inspect_err(|problem| {
+            client.inspect(|client| client.note_rejected_call(problem));
+        })?;
         let hook = match self.topic {
             Some(topic) => rights.topic_hook(HookKind::Rpc, topic),
-            None => options.and_then(|options| {
+            None => client.map(|client| client.options()).and_then(|options| {
                 Some(Arc::new(TopicHook { url: options.rpc.clone()?, failure: options.failure }))
             }),
         };

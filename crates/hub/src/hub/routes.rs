@@ -267,8 +267,8 @@ fn connect(
     let name = stream_name_of(request).map_err(|problem| HandshakeRejection::request(400, &problem.text))?;
     let Some(store) = store else { return Err(HandshakeRejection::request(404, STREAMS_DISABLED)) };
     if request.subprotocol() == Some(binary::NAME) {
-        let (store, registry) = (Arc::clone(store), Arc::clone(hub.connections()));
-        let client = BinaryClient::websocket(request, live, name, store, registry, max_message)?;
+        let (store, hub) = (Arc::clone(store), Arc::clone(hub));
+        let client = BinaryClient::websocket(request, live, name, store, hub, max_message)?;
         return Ok(Box::new(client));
     }
     let streams = JsonStreams::new(Some(Arc::clone(store)), Some(name));
@@ -308,13 +308,12 @@ fn stream_config(options: &RouteOptions) -> Config {
 pub(crate) fn messages(
     options: &RouteOptions,
     live: &ConfigHandle,
-    hub: &HubTopics,
+    hub: &Arc<HubTopics>,
     store: &Arc<StreamService>,
 ) -> MessageRoute {
     let (live, max) = (live.clone(), options.max_message);
-    let (store, registry) = (Arc::clone(store), Arc::clone(hub.connections()));
-    let handler =
-        move |_peer| BinaryClient::plain(live.clone(), Arc::clone(&store), Arc::clone(&registry), max);
+    let (store, hub) = (Arc::clone(store), Arc::clone(hub));
+    let handler = move |_peer| BinaryClient::plain(&live, Arc::clone(&store), Arc::clone(&hub), max);
     MessageRoute::new(handler).with_config(stream_config(options))
 }
 

@@ -2,7 +2,6 @@
 
 mod wire;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,13 +11,14 @@ use sinews_stream::record::Records;
 use sinews_stream::{Appended, ReadResult, Stream};
 
 use self::wire::{ANY, BinaryHead, BinaryRequest, HEAD, op};
-use crate::access::auth::{Action, Rights, RightsChange};
+use crate::access::auth::{Action, Rights};
 use crate::admission::HandshakeRejection;
 use crate::closing::{TOKEN_EXPIRED, close};
-use crate::config::{ConfigHandle, log_changed_rights};
-use crate::connections::{ConnectionPath, ConnectionRegistry, RegisteredConnection};
+use crate::config::ConfigHandle;
+use crate::connections::ConnectionPath;
 use crate::model;
 use crate::model::problem::{Problem, code, problem};
+use crate::session::client_session::ClientSession;
 use crate::streams::connection::{
     ConnectionStreams, GroupOffset, RequestedAck, RequestedRecords, StreamInStore,
 };
@@ -28,6 +28,7 @@ use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::AckLevel;
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
+use crate::topics::HubTopics;
 
 /// The subprotocol.
 pub(crate) const NAME: &str = "sinews.stream.v1";
@@ -35,24 +36,19 @@ pub(crate) const NAME: &str = "sinews.stream.v1";
 /// A connection that exchanges binary messages about one stream.
 pub(crate) struct BinaryClient {
     store: Arc<StreamService>,
+    /// It is open from hello on, and has no rights before.
+    session: ClientSession<()>,
     /// `None` until the client has sent hello.
-    client: Option<IdentifiedClient>,
-    /// A TCP connection, where no path names the stream.
-    is_plain: bool,
-    live: ConfigHandle,
+    stream: Option<ClientStream>,
     max_message: usize,
     streams: ConnectionStreams<u32>,
-    registry: Arc<ConnectionRegistry>,
-    /// Set from hello until the connection ends.
-    connection: Option<RegisteredConnection>,
 }
 
-/// A client with its rights and its stream.
-struct IdentifiedClient {
-    stream: String,
-    rights: Rights,
+/// A client's stream.
+struct ClientStream {
+    name: String,
     /// Set by the first publication.
-    open_stream: Option<Stream>,
+    open: Option<Stream>,
 }
 
 impl BinaryClient {
@@ -60,85 +56,69 @@ impl BinaryClient {
     pub(crate) fn websocket(
         request: &Request<'_>,
         live: &ConfigHandle,
-        stream: String,
+        name: String,
         store: Arc<StreamService>,
-        registry: Arc<ConnectionRegistry>,
+        hub: Arc<HubTopics>,
         max_message: usize,
     ) -> Result<Self, HandshakeRejection> {
         let rights = live.config().rights(request)?;
-        rights.may(Action::Publish, &stream).or_else(|_| rights.may(Action::Subscribe, &stream))?;
-        let client = Some(IdentifiedClient { stream, rights, open_stream: None });
-        let (live, streams) = (live.clone(), ConnectionStreams::default());
-        Ok(Self { store, client, is_plain: false, live, max_message, streams, registry, connection: None })
+        rights.may(Action::Publish, &name).or_else(|_| rights.may(Action::Subscribe, &name))?;
+        let session = ClientSession::new(rights, live, hub);
+        let stream = Some(ClientStream { name, open: None });
+        let streams = ConnectionStreams::default();
+        Ok(Self { store, session, stream, max_message, streams })
     }
 
     /// A plain TCP connection, which names its stream first.
     pub(crate) fn plain(
-        live: ConfigHandle,
+        live: &ConfigHandle,
         store: Arc<StreamService>,
-        registry: Arc<ConnectionRegistry>,
+        hub: Arc<HubTopics>,
         max_message: usize,
     ) -> Self {
+        let session = ClientSession::new(Rights::none(), live, hub);
         let streams = ConnectionStreams::default();
-        Self { store, client: None, is_plain: true, live, max_message, streams, registry, connection: None }
-    }
-
-    /// Registers an identified client's connection.
-    fn register(&mut self, cx: &mut Context<'_>) {
-        let Some(client) = &self.client else { return };
-        let path = if self.is_plain { ConnectionPath::PlainStream } else { ConnectionPath::Stream };
-        self.connection = Some(self.registry.register(path, &client.rights, cx.subscriber_id(), cx.waker()));
-        self.live.config().close_if_revoked(&client.rights, cx);
+        Self { store, session, stream: None, max_message, streams }
     }
 
     fn hello(
         &mut self,
-        stream: &str,
+        name: &str,
         token: Option<&str>,
         id: u32,
-        client: IpAddr,
-    ) -> Result<Bytes, Problem> {
-        if !self.is_plain {
+        cx: &mut Context<'_>,
+    ) -> Result<Option<Bytes>, Problem> {
+        if self.session.path() == Some(ConnectionPath::Stream) {
             return Err(problem(code::MALFORMED, "hello: the path already names the stream"));
         }
-        if self.client.is_some() {
+        if self.stream.is_some() {
             return Err(problem(code::MALFORMED, "hello was sent already"));
         }
-        model::check_name(stream).map_err(|text| problem(code::TOPIC, text))?;
-        let rights = self.live.config().rights_of(token, client, "streams.listen")?;
-        rights.may(Action::Publish, stream).or_else(|_| rights.may(Action::Subscribe, stream))?;
-        self.client = Some(IdentifiedClient { stream: stream.to_owned(), rights, open_stream: None });
-        Ok(self.welcome(id))
+        model::check_name(name).map_err(|text| problem(code::TOPIC, text))?;
+        let rights = self.session.config().rights_of(token, cx.peer().ip(), "streams.listen")?;
+        rights.may(Action::Publish, name).or_else(|_| rights.may(Action::Subscribe, name))?;
+        self.session.set_rights(rights, cx);
+        self.stream = Some(ClientStream { name: name.to_owned(), open: None });
+        let welcome = self.welcome(id);
+        self.session.open(ConnectionPath::PlainStream, cx);
+        Ok(Some(welcome))
     }
 
     /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, id: u32, cx: &mut Context<'_>) -> Result<Option<Bytes>, Problem> {
-        let Some(client) = &mut self.client else { return Err(hello_missing()) };
-        let rights = self.live.config().rights_of(Some(token), cx.peer().ip(), "/streams")?;
-        client.rights = rights;
+        if self.stream.is_none() {
+            return Err(hello_missing());
+        }
+        self.session.renew(token, "/streams", cx)?;
         self.announce_rights(id, cx);
         Ok(None)
     }
 
-    /// Replaces the rights by the backend's.
-    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        let Some(client) = &mut self.client else { return };
-        match self.live.config().changed_rights(change, &client.rights) {
-            Ok(rights) => client.rights = rights,
-            // This node's options may differ from those of the node that has checked the change.
-            Err(fault) => return log_changed_rights(&fault),
-        }
-        self.announce_rights(0, cx);
-    }
-
     /// Sends the time until the new rights expire. Subscriptions that they do not allow end.
     fn announce_rights(&mut self, id: u32, cx: &mut Context<'_>) {
-        let Some(IdentifiedClient { rights, .. }) = &self.client else { return };
-        let left = rights.expires_in().map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
-        let ended = self.streams.end_denied(|stream| rights.may(Action::Subscribe, stream).err());
-        self.live.config().announce_rights(self.connection.as_ref(), rights, cx);
-        // The deadline may be earlier than before: the server reads it after a wakeup.
-        cx.waker().wake();
+        let left = self.session.rights().expires_in();
+        let left = left.map_or(u32::MAX, |left| u32::try_from(left).unwrap_or(u32::MAX));
+        let ended = self.streams.end_denied(|stream| self.session.may(Action::Subscribe, stream).err());
         // A closing connection accepts no messages.
         let _ = cx.send_bytes(wire::message(op::RENEWED, ANY, id, |body| body.put_u32_le(left)));
         for (id, _, denied) in ended {
@@ -149,7 +129,7 @@ impl BinaryClient {
     /// The partition count, if the stream exists, and the largest message.
     fn welcome(&self, id: u32) -> Bytes {
         let stream =
-            self.client.as_ref().and_then(|client| self.store.streams().ok()?.describe(&client.stream));
+            self.stream.as_ref().and_then(|stream| self.store.streams().ok()?.describe(&stream.name));
         wire::message(op::WELCOME, ANY, id, |body| {
             body.put_u32_le(
                 stream.map_or(0, |info| u32::try_from(info.partitions.len()).unwrap_or(u32::MAX)),
@@ -160,21 +140,21 @@ impl BinaryClient {
 
     /// The step that a message with the stream has to wait for.
     fn opening(&self, op: u8) -> Option<SharedOpening> {
-        let IdentifiedClient { stream, rights, open_stream } = self.client.as_ref()?;
+        let ClientStream { name, open } = self.stream.as_ref()?;
         let action = match op {
-            op::PUBLISH if open_stream.is_none() => Action::Publish,
+            op::PUBLISH if open.is_none() => Action::Publish,
             op::SUBSCRIBE | op::FETCH | op::COMMIT => Action::Subscribe,
             _ => return None,
         };
-        self.store.opening(stream, action, rights)
+        self.store.opening(name, action, self.session.rights())
     }
 
     /// The index that a subscription from a time has to wait for.
     fn opening_of_start(&self, head: BinaryHead, request: &BinaryRequest<'_>) -> Option<SharedOpening> {
-        let IdentifiedClient { stream, rights, .. } = self.client.as_ref()?;
+        let name = &self.stream.as_ref()?.name;
         match request {
-            BinaryRequest::Subscribe(begin) if rights.may(Action::Subscribe, stream).is_ok() => {
-                self.store.opening_of_start(stream, head.choice(), begin.start)
+            BinaryRequest::Subscribe(begin) if self.session.may(Action::Subscribe, name).is_ok() => {
+                self.store.opening_of_start(name, head.choice(), begin.start)
             }
             _ => None,
         }
@@ -204,7 +184,7 @@ impl BinaryClient {
             Ok(None) => {}
             Err(problem) => {
                 BinaryReplies.failed(&head.id, problem, cx);
-                if self.client.is_none() {
+                if self.stream.is_none() {
                     close(cx, CloseCode::POLICY, "hello must be the first message");
                 }
             }
@@ -219,23 +199,22 @@ impl BinaryClient {
         records: Bytes,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let Some(IdentifiedClient { stream, rights, open_stream }) = &mut self.client else {
-            return Err(hello_missing());
-        };
-        rights.may(Action::Publish, stream)?;
+        let Some(ClientStream { name, open }) = &mut self.stream else { return Err(hello_missing()) };
+        let rights = self.session.rights();
+        rights.may(Action::Publish, name)?;
         // A reload may have added a hook or a limit since the stream was opened.
-        self.store.check_append(stream, rights)?;
-        if open_stream.is_none() {
-            *open_stream = Some(self.store.stream_to_publish(stream, rights)?);
+        self.store.check_append(name, rights)?;
+        if open.is_none() {
+            *open = Some(self.store.stream_to_publish(name, rights)?);
         }
-        let Some(stream) = open_stream.clone() else { return Err(hello_missing()) };
+        let Some(stream) = open.clone() else { return Err(hello_missing()) };
         let records = Records::check(records, self.store.limits()).map_err(malformed)?;
         let (to, ack) =
             (StreamInStore { store: &self.store, stream }, RequestedAck { id: head.id, level: ack });
         let result = self.streams.append(to, head.choice(), records, ack, &BinaryReplies, cx);
         if result.as_ref().is_err_and(|problem| problem.code == code::GONE) {
             // The stream was deleted. The next publication creates a new one.
-            *open_stream = None;
+            *open = None;
         }
         result
     }
@@ -248,16 +227,13 @@ impl BinaryClient {
         cx: &mut Context<'_>,
     ) -> Result<Option<Bytes>, Problem> {
         match request {
-            BinaryRequest::Hello { stream, token } => {
-                let welcome = self.hello(stream, token, head.id, cx.peer().ip())?;
-                self.register(cx);
-                return Ok(Some(welcome));
-            }
+            BinaryRequest::Hello { stream, token } => return self.hello(stream, token, head.id, cx),
             BinaryRequest::Renew { token } => return self.renew(token, head.id, cx),
             _ => {}
         }
-        let Some(IdentifiedClient { stream, rights, .. }) = &self.client else { return Err(hello_missing()) };
-        let stream_to_read = || self.store.stream_to_read(stream, rights);
+        let Some(ClientStream { name, .. }) = &self.stream else { return Err(hello_missing()) };
+        let rights = self.session.rights();
+        let stream_to_read = || self.store.stream_to_read(name, rights);
         match request {
             BinaryRequest::Hello { .. } | BinaryRequest::Renew { .. } | BinaryRequest::Publish(_) => Ok(None),
             BinaryRequest::Subscribe(begin) => {
@@ -286,8 +262,7 @@ impl BinaryClient {
                 Err(problem(code::NOT_SUBSCRIBED, format!("subscription {id} does not exist")))
             }
             BinaryRequest::Delete => {
-                let name = stream.clone();
-                self.streams.delete(&self.store, &name, rights, head.id, &BinaryReplies, cx)?;
+                self.streams.delete(&self.store, name, rights, head.id, &BinaryReplies, cx)?;
                 Ok(None)
             }
             BinaryRequest::Ping => Ok(Some(wire::message(op::PONG, ANY, head.id, |_| {}))),
@@ -301,8 +276,8 @@ fn hello_missing() -> Problem {
 
 impl Handler for BinaryClient {
     fn open(&mut self, cx: &mut Context<'_>) {
-        if self.client.is_some() {
-            self.register(cx);
+        if self.stream.is_some() {
+            self.session.open(ConnectionPath::Stream, cx);
             let _ = cx.send_bytes(self.welcome(0));
         }
     }
@@ -331,9 +306,10 @@ impl Handler for BinaryClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
-        for change in changes.unwrap_or_default() {
-            self.change_rights(&change, cx);
+        for change in self.session.execute_commands(cx) {
+            if self.session.change_rights(&change, cx) {
+                self.announce_rights(0, cx);
+            }
         }
         if let Some((message, opened)) = self.streams.take_deferred(cx) {
             match (opened, BinaryHead::split(&message)) {
@@ -349,7 +325,7 @@ impl Handler for BinaryClient {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.client.as_ref()?.rights.deadline()
+        self.session.deadline()
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
@@ -358,15 +334,11 @@ impl Handler for BinaryClient {
     }
 
     fn queued(&mut self, bytes: usize) {
-        if let Some(connection) = &self.connection {
-            connection.set_queued(bytes);
-        }
+        self.session.set_queued(bytes);
     }
 
     fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
-        if let Some(connection) = self.connection.take() {
-            connection.end(closed);
-        }
+        self.session.end(closed);
         // Leaves groups and drops pending answers.
         self.streams = ConnectionStreams::default();
     }

@@ -36,19 +36,18 @@ use self::streams::JsonStreams;
 use crate::access::auth::{Action, Rights};
 use crate::admission::HandshakeRejection;
 use crate::closing::{TOKEN_EXPIRED, close};
-use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::connections::ConnectionPath;
 use crate::hooks::with_fields;
 use crate::keys::KeyStore;
 use crate::model::brief::brief;
 use crate::model::publication::Publication;
-use crate::session::client_message;
 
-use crate::access::namespaces::ConnectionRates;
 use crate::config::ConfigHandle;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
+use crate::session::client_session::ClientSession;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
@@ -59,10 +58,7 @@ pub(crate) const NAME: &str = "sinews.v1";
 
 /// The handler for one client.
 pub(crate) struct JsonClient {
-    hub: Arc<HubTopics>,
-    rights: Rights,
-    /// Checks renewed tokens.
-    live: ConfigHandle,
+    session: ClientSession,
     /// Largest message in either direction, in bytes.
     max_message: u32,
     subscriptions: Vec<TopicSubscription>,
@@ -75,9 +71,6 @@ pub(crate) struct JsonClient {
     datagram_topics: Vec<String>,
     /// The client of a response with events wants the topics that the server assigns to it.
     accepts_assigned: bool,
-    /// Set while the connection is open.
-    connection: Option<RegisteredConnection>,
-    rates: ConnectionRates,
     /// `None` until a hook is used.
     hooks: Option<Box<ConnectionHooks>>,
 }
@@ -115,9 +108,7 @@ impl JsonClient {
         streams: JsonStreams,
     ) -> Self {
         Self {
-            hub,
-            rights,
-            live: live.clone(),
+            session: ClientSession::new(rights, live, hub),
             max_message: u32::try_from(max_message).unwrap_or(u32::MAX),
             subscriptions: Vec::new(),
             joined: JoinedTopics::default(),
@@ -126,8 +117,6 @@ impl JsonClient {
             acknowledges_all: false,
             datagram_topics: Vec::new(),
             accepts_assigned: false,
-            connection: None,
-            rates: ConnectionRates::default(),
             hooks: None,
         }
     }
@@ -136,7 +125,7 @@ impl JsonClient {
     fn send_welcome(&self, data: Option<&RawValue>, cx: &mut Context<'_>) {
         let mut welcome = json!({
             "op": "welcome",
-            "connection": self.connection.as_ref().map(RegisteredConnection::id),
+            "connection": self.session.id(),
             "max_message": self.max_message,
             "max_subscriptions": Topics::SUBSCRIPTIONS_MAX,
             "max_topic": model::NAME_MAX,
@@ -153,12 +142,12 @@ impl JsonClient {
 
     /// Adds the token's lifetime, and whether the cluster's broker is unreachable.
     fn add_state(&self, welcome: &mut Value) {
-        if let Some(left) = self.rights.expires_in() {
+        if let Some(left) = self.session.rights().expires_in() {
             welcome["expires_in"] = json!(left);
         }
-        if self.hub.is_isolated() {
+        if self.session.hub().is_isolated() {
             welcome["cluster"] = json!(false);
-            self.hub.connections().has_isolated.store(true, Ordering::Release);
+            self.session.hub().connections().has_isolated.store(true, Ordering::Release);
         }
     }
 
@@ -182,8 +171,8 @@ impl JsonClient {
             }
             ClientOp::Presence { topic } => {
                 model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
-                self.rights.may(Action::Subscribe, &topic)?;
-                self.rights.check_presence(&topic)?;
+                self.session.may(Action::Subscribe, &topic)?;
+                self.session.rights().check_presence(&topic)?;
                 self.check_hooked(&topic)?;
                 Ok(OpReply::Message(presence::presence_message(&topic, cx.topics().presence(&topic))))
             }
@@ -200,8 +189,8 @@ impl JsonClient {
             }
             ClientOp::Members { topic, after } => {
                 model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
-                self.rights.may(Action::Subscribe, &topic)?;
-                self.rights.check_presence(&topic)?;
+                self.session.may(Action::Subscribe, &topic)?;
+                self.session.rights().check_presence(&topic)?;
                 self.check_hooked(&topic)?;
                 let mut answer = json!({ "op": "members", "topic": topic });
                 let members = presence::add_members(&mut answer, &topic, after.as_deref(), cx);
@@ -212,7 +201,7 @@ impl JsonClient {
             ClientOp::Keys(request) => self.execute_keys(request, id, cx),
             ClientOp::Ping => Ok(OpReply::Message(json!({ "op": "pong" }))),
             ClientOp::Stream(stream, op) => {
-                let answer = self.streams.execute(stream, op, id, &self.rights, cx)?;
+                let answer = self.streams.execute(stream, op, id, self.session.rights(), cx)?;
                 Ok(match answer {
                     streams::StreamReply::Ack(fields) => OpReply::Ack(fields),
                     streams::StreamReply::Message(message) => OpReply::Encoded(message),
@@ -226,7 +215,7 @@ impl JsonClient {
     fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
         let member = self.named(topic, member);
         let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
-        self.joined.join(topic, member, is_subscribed, self.subscriptions.len(), &self.rights, cx)
+        self.joined.join(topic, member, is_subscribed, self.subscriptions.len(), self.session.rights(), cx)
     }
 
     /// A member with the application's info, if there is any.
@@ -236,7 +225,7 @@ impl JsonClient {
 
     /// The store for topic keys.
     fn key_store(&self) -> KeyStore<'_> {
-        KeyStore::new(&self.hub, self.streams.store())
+        KeyStore::new(self.session.hub(), self.streams.store())
     }
 
     fn execute_keys(
@@ -246,13 +235,12 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         if matches!(request.op, KeyOp::Subscribe(_)) {
-            self.rights.check_subscribe_rate(&request.topic, &mut self.rates)?;
+            self.session.check_subscribe_rate(&request.topic)?;
         }
         if let Some(hook) = self.hook_of_keys(&request)? {
             return self.start_keys(&hook, request, id, cx);
         }
-        let store = KeyStore::new(&self.hub, self.streams.store());
-        let ack = self.keys.execute(request, id, store, &self.rights, &mut self.rates, cx)?;
+        let ack = self.keys.execute(request, id, self.streams.store(), &mut self.session, cx)?;
         Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
     }
 
@@ -261,17 +249,17 @@ impl JsonClient {
         let read = incoming::read(if is_text { bytes } else { b"" });
         let opening = match &read {
             Ok(ClientMessage { op: ClientOp::Stream(stream, op), .. }) => {
-                self.streams.opening(stream.as_deref(), op, &self.rights)
+                self.streams.opening(stream.as_deref(), op, self.session.rights())
             }
             Ok(ClientMessage {
                 op: ClientOp::Publish { topic, .. } | ClientOp::PublishBinary { topic, .. },
                 ..
-            }) => self.streams.opening_of_topic(topic, Action::Publish, &self.rights),
+            }) => self.streams.opening_of_topic(topic, Action::Publish, self.session.rights()),
             Ok(ClientMessage { op: ClientOp::History { topic, .. }, .. }) => {
-                self.streams.opening_of_topic(topic, Action::Subscribe, &self.rights)
+                self.streams.opening_of_topic(topic, Action::Subscribe, self.session.rights())
             }
             Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
-                ConnectionKeys::opening(request, self.key_store(), &self.rights)
+                ConnectionKeys::opening(request, self.key_store(), self.session.rights())
             }
             _ => None,
         };
@@ -307,12 +295,9 @@ impl JsonClient {
     /// Replaces the token. Subscriptions that the new token does not allow end.
     fn renew(&mut self, token: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {
         self.check_token_decides()?;
-        let rights = self.live.config().rights_of(Some(token), cx.peer().ip(), "/ws")?;
-        self.set_rights(rights, cx);
-        // The deadline may be earlier than before: the server reads it after a wakeup.
-        cx.waker().wake();
+        self.session.renew(token, "/ws", cx)?;
         let mut ack = json!({});
-        if let Some(left) = self.rights.expires_in() {
+        if let Some(left) = self.session.rights().expires_in() {
             ack["expires_in"] = json!(left);
         }
         let ended = self.end_denied(cx);
@@ -328,9 +313,9 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        self.rights.may(Action::Publish, topic)?;
-        self.rights.check_publication(topic, content.len(), &mut self.rates)?;
-        match self.rights.topic_hook(HookKind::Publish, topic) {
+        self.session.may(Action::Publish, topic)?;
+        self.session.check_publication(topic, content.len())?;
+        match self.session.rights().topic_hook(HookKind::Publish, topic) {
             Some(hook) if self.has_hooks() => self.start_publish(&hook, topic, content, id, cx),
             // A reload has removed the hooks meanwhile.
             Some(_) => self.publish(topic, content, id, cx),
@@ -347,17 +332,17 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.append_to_durable(&store, topic, content, id, &self.rights, cx)?;
-            client_message::report(&self.hub, topic, content, &self.rights, self.connection.as_ref());
+            self.streams.append_to_durable(&store, topic, content, id, self.session.rights(), cx)?;
+            self.session.report_message(topic, content);
             return Ok(OpReply::Deferred);
         }
-        let reached = self.hub.publish(cx, &Publication::new(topic, &content.into()));
-        client_message::report(&self.hub, topic, content, &self.rights, self.connection.as_ref());
+        let reached = self.session.hub().publish(cx, &Publication::new(topic, &content.into()));
+        self.session.report_message(topic, content);
         if id.is_none() {
             return Ok(OpReply::Ack(Value::Null));
         }
         let mut ack = json!({ "reached": reached });
-        if self.hub.is_isolated() {
+        if self.session.hub().is_isolated() {
             ack["cluster"] = json!(false);
         }
         Ok(OpReply::Ack(ack))
@@ -374,12 +359,12 @@ impl JsonClient {
         let has_presence = presence > PresenceDetail::None;
         let check = if has_presence { model::check_name } else { model::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
-        self.rights.may(Action::Subscribe, topic)?;
+        self.session.may(Action::Subscribe, topic)?;
         if has_presence {
-            self.rights.check_presence(topic)?;
+            self.session.rights().check_presence(topic)?;
         }
-        self.rights.check_subscribe_rate(topic, &mut self.rates)?;
-        match self.rights.subscribe_hook(topic)? {
+        self.session.check_subscribe_rate(topic)?;
+        match self.session.rights().subscribe_hook(topic)? {
             // The application has accepted the request of a response with events.
             Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),
             Some(hook) if self.has_hooks() => self.start_subscribe(&hook, topic, presence, start, id, cx),
@@ -433,11 +418,11 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> usize {
         if self.joined.set_subscribed(topic, true) {
-            self.hub.count_subscriber(MESSAGES);
+            self.session.hub().count_subscriber(MESSAGES);
         } else {
-            self.hub.add_subscriber(cx, MESSAGES, topic);
+            self.session.hub().add_subscriber(cx, MESSAGES, topic);
         }
-        self.hub.retry_rejected(topic);
+        self.session.hub().retry_rejected(topic);
         let presence = PresenceDetail::None;
         // Most clients have one subscription, and there may be many of them.
         if self.subscriptions.is_empty() {
@@ -483,7 +468,7 @@ impl JsonClient {
         }
         // Responses with events cannot publish, whatever their rights.
         let is_name = || model::check_name(topic).is_ok();
-        if !self.acknowledges_all && self.rights.may(Action::Publish, topic).is_err() && is_name() {
+        if !self.acknowledges_all && self.session.may(Action::Publish, topic).is_err() && is_name() {
             ack["publish"] = json!(false);
         }
         Ok(members)
@@ -493,7 +478,7 @@ impl JsonClient {
 impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
-        self.register(path, cx);
+        self.session.open(path, cx);
         deliver_datagrams(MESSAGES, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
@@ -543,7 +528,7 @@ impl Handler for JsonClient {
             self.handle_message(read, cx);
         }
         while let Some((id, stored)) =
-            self.keys.take_stored(KeyStore::new(&self.hub, self.streams.store()), cx)
+            self.keys.take_stored(KeyStore::new(self.session.hub(), self.streams.store()), cx)
         {
             self.answer(stored.map(OpReply::Ack), id, cx);
         }
@@ -559,7 +544,7 @@ impl Handler for JsonClient {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.rights.deadline()
+        self.session.deadline()
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
@@ -570,19 +555,15 @@ impl Handler for JsonClient {
     }
 
     fn queued(&mut self, bytes: usize) {
-        if let Some(connection) = &self.connection {
-            connection.set_queued(bytes);
-        }
+        self.session.set_queued(bytes);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
-        if let Some(connection) = self.connection.take() {
-            connection.end(closed);
-        }
+        self.session.end(closed);
         self.hooks = None;
         self.streams.close();
         for subscription in std::mem::take(&mut self.subscriptions) {
-            self.hub.remove_subscriber(cx, MESSAGES, &subscription.topic);
+            self.session.hub().remove_subscriber(cx, MESSAGES, &subscription.topic);
         }
     }
 }

@@ -12,18 +12,17 @@ use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 use self::appender::TopicAppender;
 use self::encoding::PAYLOADS;
 use self::hooks::RawHooks;
-use crate::access::auth::{Action, Rights, RightsChange};
-use crate::access::namespaces::ConnectionRates;
+use crate::access::auth::Action;
 use crate::admission::HandshakeRejection;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::config::{ConfigHandle, log_changed_rights};
-use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::config::ConfigHandle;
+use crate::connections::ConnectionPath;
 use crate::http::topic_of;
 use crate::model::problem::code;
 use crate::model::publication::{Publication, PublicationSender};
 use crate::model::{self, MessageContent};
 use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
-use crate::session::client_message;
+use crate::session::client_session::ClientSession;
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics};
 
@@ -40,16 +39,11 @@ pub(crate) struct TopicClient {
     include_self: bool,
     /// Topics whose publications leave as datagrams, until the connection is open.
     datagram_topics: Vec<String>,
-    rights: Rights,
-    live: ConfigHandle,
-    hub: Arc<HubTopics>,
+    session: ClientSession,
     /// The connection counts as a subscriber.
     joined: bool,
     /// Set for durable topics, and for patterns that match a broker's durable topics.
     stream: Option<TopicAppender>,
-    /// Set while the connection is open.
-    connection: Option<RegisteredConnection>,
-    rates: ConnectionRates,
     /// Largest message in bytes.
     max_message: u32,
     /// `None` without hooks.
@@ -100,43 +94,18 @@ impl TopicClient {
             is_pattern,
             include_self,
             datagram_topics,
-            rights,
-            live: live.clone(),
-            hub,
+            session: ClientSession::new(rights, live, hub),
             joined: false,
             stream,
-            connection: None,
-            rates: ConnectionRates::default(),
             max_message: u32::try_from(max_message).unwrap_or(u32::MAX),
             hooks,
             is_rejected: false,
         })
     }
-}
 
-impl TopicClient {
-    /// Replaces the rights by the backend's. Without the right to subscribe, the connection is closed.
-    fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        match self.live.config().changed_rights(change, &self.rights) {
-            Ok(rights) => self.rights = rights,
-            // This node's options may differ from those of the node that has checked the change.
-            Err(fault) => return log_changed_rights(&fault),
-        }
-        self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
-        // The deadline may be earlier than before: the server reads it after a wakeup.
-        cx.waker().wake();
-        if self.joined
-            && let Err(denied) = self.rights.may(Action::Subscribe, &self.topic)
-        {
-            close(cx, FORBIDDEN, &denied.problem);
-        }
-    }
-}
-
-impl TopicClient {
     /// Subscribes, if the rights and the hooks permit it.
     fn begin(&mut self, cx: &mut Context<'_>) {
-        if let Err(denied) = self.rights.may(Action::Subscribe, &self.topic) {
+        if let Err(denied) = self.session.may(Action::Subscribe, &self.topic) {
             return close(cx, FORBIDDEN, &denied.problem);
         }
         if !self.start_subscribe(cx) {
@@ -148,8 +117,8 @@ impl TopicClient {
         match cx.subscribe(&PAYLOADS.topic(&self.topic)) {
             Ok(()) => {
                 self.joined = true;
-                self.hub.add_subscriber(cx, PAYLOADS, &self.topic);
-                self.hub.retry_rejected(&self.topic);
+                self.session.hub().add_subscriber(cx, PAYLOADS, &self.topic);
+                self.session.hub().retry_rejected(&self.topic);
                 if let Some(stream) = &mut self.stream {
                     stream.open(&self.topic, cx);
                 }
@@ -161,10 +130,10 @@ impl TopicClient {
 
     /// Publishes a message, if the rights, the limits and the hooks permit it.
     fn handle(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
-        if let Err(denied) = self.rights.may(Action::Publish, &self.topic) {
+        if let Err(denied) = self.session.may(Action::Publish, &self.topic) {
             return close(cx, FORBIDDEN, &denied.problem);
         }
-        if let Err(problem) = self.rights.check_publication(&self.topic, content.len(), &mut self.rates) {
+        if let Err(problem) = self.session.check_publication(&self.topic, content.len()) {
             let code = if problem.code == code::TOO_LARGE { CloseCode::TOO_BIG } else { CloseCode::POLICY };
             return close(cx, code, &problem.text);
         }
@@ -175,14 +144,15 @@ impl TopicClient {
 
     /// Publishes a message that was checked.
     fn publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
-        client_message::report(&self.hub, &self.topic, content, &self.rights, self.connection.as_ref());
+        self.session.report_message(&self.topic, content);
         match &mut self.stream {
-            Some(stream) => stream.append(&self.topic, content, &self.rights, cx),
+            Some(stream) => stream.append(&self.topic, content, self.session.rights(), cx),
             None => {
                 let excludes_publisher = !self.include_self;
                 let sender = PublicationSender { excludes_publisher, ..PublicationSender::default() };
                 let content = content.into();
-                self.hub.publish(cx, &Publication::new(&self.topic, &content).with_sender(sender));
+                let publication = Publication::new(&self.topic, &content).with_sender(sender);
+                self.session.hub().publish(cx, &publication);
             }
         }
     }
@@ -190,10 +160,7 @@ impl TopicClient {
 
 impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
-        let registry = self.hub.connections();
-        self.connection =
-            Some(registry.register(ConnectionPath::Topic, &self.rights, cx.subscriber_id(), cx.waker()));
-        self.live.config().close_if_revoked(&self.rights, cx);
+        self.session.open(ConnectionPath::Topic, cx);
         deliver_datagrams(PAYLOADS, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {
             self.begin(cx);
@@ -214,9 +181,13 @@ impl Handler for TopicClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
-        for change in changes.unwrap_or_default() {
-            self.change_rights(&change, cx);
+        for change in self.session.execute_commands(cx) {
+            if self.session.change_rights(&change, cx)
+                && self.joined
+                && let Err(denied) = self.session.may(Action::Subscribe, &self.topic)
+            {
+                close(cx, FORBIDDEN, &denied.problem);
+            }
         }
         self.poll_hook(cx);
         if let Some(stream) = &mut self.stream {
@@ -229,22 +200,18 @@ impl Handler for TopicClient {
     }
 
     fn queued(&mut self, bytes: usize) {
-        if let Some(connection) = &self.connection {
-            connection.set_queued(bytes);
-        }
+        self.session.set_queued(bytes);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
-        if let Some(connection) = self.connection.take() {
-            connection.end(closed);
-        }
+        self.session.end(closed);
         if std::mem::take(&mut self.joined) {
-            self.hub.remove_subscriber(cx, PAYLOADS, &self.topic);
+            self.session.hub().remove_subscriber(cx, PAYLOADS, &self.topic);
         }
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.rights.deadline()
+        self.session.deadline()
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {

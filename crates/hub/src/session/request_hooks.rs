@@ -15,7 +15,7 @@ use sinews_server::{KeyWrite, LogLimit, Request, Response};
 use crate::access::auth::{Denied, Rights};
 use crate::access::namespaces::TopicHook;
 use crate::closing::EXPIRED;
-use crate::config::{ConfigHandle, RejectedClaims, log_claims};
+use crate::config::{ConfigHandle, RejectedClaims, log_rights};
 use crate::hooks::UNANSWERED;
 use crate::hooks::calls::{CallData, HookCall};
 use crate::hooks::detail::HookDetail;
@@ -127,7 +127,7 @@ impl RequestHooks {
             RejectedClaims::Expired => Denied::token(EXPIRED.to_owned()).into(),
             RejectedClaims::Revoked(denied) => RequestRejection::from(denied),
             RejectedClaims::Invalid(error) => {
-                log_claims(&error);
+                log_rights("claims of a hook", &error);
                 problem(code::STORE, UNANSWERED).into()
             }
         })?;
@@ -172,8 +172,7 @@ impl RequestHooks {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(content) };
         let detail = HookDetail::Publish { topic, content: &content };
         let reply = self.call(&hook, rights, detail).await?;
-        Ok(replaced(reply, max_message)?
-            .map_or(Ok(content), |content| rights.check_size(topic, content.len()).map(|()| content))?)
+        Ok(accepted_content(rights, topic, content, max_message, reply)?)
     }
 
     /// Asks the application about a key write, if it decides about it. Returns the write to execute.
@@ -196,11 +195,7 @@ impl RequestHooks {
         call: HookCall<'_>,
         content: Option<&MessageContent>,
     ) -> Result<Option<Box<RawValue>>, RequestRejection> {
-        let policy = self.live.config();
-        let client = policy.hooks();
-        let hook = call.hook(client.map(|client| client.options()), rights, None).inspect_err(|problem| {
-            client.inspect(|client| client.note_rejected_call(problem));
-        })?;
+        let hook = call.hook(self.live.config().hooks(), rights, None)?;
         // Nothing replaces the result.
         let hook = TopicHook { url: hook.url.clone(), failure: HookFailure::Closed };
         let detail = HookDetail::Rpc { call, data: content.map(CallData::Content) };
@@ -241,7 +236,7 @@ fn status_of(rejection: &HookRejection) -> u16 {
 ///
 /// # Errors
 /// The content is invalid, or too large.
-pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<MessageContent>, Problem> {
+fn replaced(reply: HookReply, max_message: usize) -> Result<Option<MessageContent>, Problem> {
     let content = match (reply.data, reply.b64) {
         (Some(data), _) => MessageContent::json(&data).map_err(|_| problem(code::STORE, UNANSWERED))?,
         (None, Some(b64)) => {
@@ -256,6 +251,22 @@ pub(crate) fn replaced(reply: HookReply, max_message: usize) -> Result<Option<Me
         return Err(problem(code::TOO_LARGE, text));
     }
     Ok(Some(content))
+}
+
+/// Returns the content that the application has accepted, perhaps another one than the client's.
+///
+/// # Errors
+/// The application's content is invalid, or too large.
+pub(crate) fn accepted_content(
+    rights: &Rights,
+    topic: &str,
+    content: MessageContent,
+    max_message: usize,
+    reply: HookReply,
+) -> Result<MessageContent, Problem> {
+    let Some(content) = replaced(reply, max_message)? else { return Ok(content) };
+    rights.check_size(topic, content.len())?;
+    Ok(content)
 }
 
 /// Returns the key write that the application has accepted, perhaps with another value.

@@ -70,7 +70,7 @@ impl StoreServer {
             crate::api::streams::fetch_records(&to_fetch.config(), Some(&of_fetch), request)
         });
         let route = MessageRoute::new(move |_| {
-            BinaryClient::plain(live.clone(), Arc::clone(&store), Arc::default(), 1 << 20)
+            BinaryClient::plain(&live, Arc::clone(&store), Arc::default(), 1 << 20)
         });
         let route = route.with_config(config_of_plain);
         let any = || Listen::tcp(([127, 0, 0, 1], 0).into());

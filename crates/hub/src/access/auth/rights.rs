@@ -1,7 +1,7 @@
 //! Rights of clients, and the answer to a denied action.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -78,6 +78,12 @@ impl Rights {
     /// All rights, for servers without tokens.
     pub(crate) fn all() -> Self {
         Self::default()
+    }
+
+    /// No rights, for a connection whose client is not known yet.
+    pub(crate) fn none() -> Self {
+        static NONE: LazyLock<Arc<Grant>> = LazyLock::new(Arc::default);
+        Self::granted(Arc::clone(&NONE))
     }
 
     pub(super) fn granted(grant: Arc<Grant>) -> Self {

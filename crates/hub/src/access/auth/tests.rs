@@ -37,6 +37,14 @@ fn claims_that_are_null_are_absent() {
 }
 
 #[test]
+fn unknown_client_has_no_rights() {
+    let rights = Rights::none();
+    let actions = [Action::Publish, Action::Subscribe, Action::Delete];
+    assert!(actions.into_iter().all(|action| rights.may(action, "a").is_err()));
+    assert!(rights.may_write_key("a", "b").is_err());
+}
+
+#[test]
 fn errors_of_claims_name_the_claim_and_repeat_no_value() {
     let auth = auth();
     for name in ["publish", "subscribe", "delete", "keys", "topics"] {

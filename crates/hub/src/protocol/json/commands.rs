@@ -7,21 +7,12 @@ use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
 use crate::access::auth::RightsChange;
 use crate::closing::close;
-use crate::config::log_changed_rights;
-use crate::connections::{ConnectionCommand, ConnectionPath, RegisteredConnection};
+use crate::connections::ConnectionCommand;
 use crate::model::problem::{Problem, code, problem};
 
 impl JsonClient {
-    /// Registers the open connection at a path.
-    pub(super) fn register(&mut self, path: ConnectionPath, cx: &mut Context<'_>) {
-        self.connection =
-            Some(self.hub.connections().register(path, &self.rights, cx.subscriber_id(), cx.waker()));
-        self.live.config().close_if_revoked(&self.rights, cx);
-    }
-
     pub(super) fn execute_commands(&mut self, cx: &mut Context<'_>) {
-        let connection = self.connection.as_ref();
-        for command in connection.map_or_else(Vec::new, RegisteredConnection::take_commands) {
+        for command in self.session.take_commands() {
             // The caller may have gone: then nothing receives the reply.
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
@@ -52,17 +43,12 @@ impl JsonClient {
 
     /// Replaces the rights by the backend's. Subscriptions that they do not cover end.
     fn change_rights(&mut self, change: &RightsChange, cx: &mut Context<'_>) {
-        let rights = match self.live.config().changed_rights(change, &self.rights) {
-            Ok(rights) => rights,
-            // This node's options may differ from those of the node that has checked the change.
-            Err(fault) => return log_changed_rights(&fault),
-        };
-        self.set_rights(rights, cx);
-        // The deadline may be earlier than before: the server reads it after a wakeup.
-        cx.waker().wake();
+        if !self.session.change_rights(change, cx) {
+            return;
+        }
         if !self.acknowledges_all {
             let mut message = json!({ "op": "refreshed" });
-            if let Some(left) = self.rights.expires_in() {
+            if let Some(left) = self.session.rights().expires_in() {
                 message["expires_in"] = json!(left);
             }
             send_json(cx, &message);

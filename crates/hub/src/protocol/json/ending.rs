@@ -29,9 +29,9 @@ impl JsonClient {
         cx.unwatch_presence(&removed.topic);
         cx.unsubscribe(&MESSAGES.topic(&removed.topic));
         if self.joined.set_subscribed(&removed.topic, false) {
-            self.hub.uncount_subscriber(MESSAGES);
+            self.session.hub().uncount_subscriber(MESSAGES);
         } else {
-            self.hub.remove_subscriber(cx, MESSAGES, &removed.topic);
+            self.session.hub().remove_subscriber(cx, MESSAGES, &removed.topic);
         }
         removed.topic
     }
@@ -41,7 +41,7 @@ impl JsonClient {
         let mut ended = Vec::new();
         let mut index = 0;
         while let Some(known) = self.subscriptions.get(index) {
-            let denied = match self.rights.may(Action::Subscribe, &known.topic) {
+            let denied = match self.session.may(Action::Subscribe, &known.topic) {
                 Err(denied) if !known.by_server => denied,
                 _ => {
                     index += 1;
@@ -57,9 +57,9 @@ impl JsonClient {
             error["topic"] = json!(topic);
             ended.push(error);
         }
-        ended.extend(self.joined.end_denied(&self.rights, cx));
-        ended.extend(self.keys.end_denied(&self.rights, cx));
-        ended.extend(self.streams.end_denied(&self.rights));
+        ended.extend(self.joined.end_denied(self.session.rights(), cx));
+        ended.extend(self.keys.end_denied(self.session.rights(), cx));
+        ended.extend(self.streams.end_denied(self.session.rights()));
         ended
     }
 }

@@ -21,13 +21,13 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        self.rights.may(Action::Subscribe, topic)?;
+        self.session.may(Action::Subscribe, topic)?;
         self.check_hooked(topic)?;
         if let Some(store) = self.streams.store_of(topic).cloned() {
             self.streams.history_of_topic(&store, topic, start, id, cx)?;
             return Ok(OpReply::Deferred);
         }
-        let messages = history_page(&self.hub, cx.topics(), topic, start)?;
+        let messages = history_page(self.session.hub(), cx.topics(), topic, start)?;
         let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
         Ok(OpReply::Message(json!({ "op": "history", "topic": topic, "messages": messages })))
     }

@@ -17,18 +17,18 @@ use sinews_server::{
 use super::keys::{KeyOp, KeyRequest};
 use super::members::PresenceDetail;
 use super::{JsonClient, OpReply, send_json};
-use crate::access::auth::{Action, Rights};
+use crate::access::auth::Action;
 use crate::access::namespaces::TopicHook;
 use crate::closing::{EXPIRED, FORBIDDEN, TOKEN_EXPIRED, close};
-use crate::config::{HubConfig, RejectedClaims};
+use crate::config::HubConfig;
 use crate::hooks::UNANSWERED;
-use crate::hooks::{CallData, HookCall, HookClient, HookDetail, HookReply, PendingReply};
+use crate::hooks::{CallData, HookCall, HookDetail, HookReply, PendingReply};
 use crate::keys::KeyStore;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
 use crate::outgoing::options::HookFailure;
-use crate::session::request_hooks::{accepted_write, replaced};
+use crate::session::request_hooks::{accepted_content, accepted_write};
 
 /// Limit for the log lines about an application's invalid topics.
 static TOPIC_LINES: LogLimit = LogLimit::new();
@@ -159,20 +159,13 @@ impl JsonClient {
 
     /// Asks the application whether to accept the connection. Returns `false` without such a hook.
     pub(super) fn start_connect(&mut self, path: &str, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.config();
-        let Some(hooks) = policy.hooks() else { return false };
-        let Some(url) = &hooks.options().connect else { return false };
-        let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
-        let reply = self.request(hooks, &hook, &HookDetail::Connect { path });
-        self.await_reply(reply, &hook, HookedAction::Connect, cx);
-        true
+        let Some(hook) = self.session.hook(|options| options.connect.clone()) else { return false };
+        self.start(&hook, &HookDetail::Connect { path }, HookedAction::Connect, cx).is_ok()
     }
 
     /// Asks the application to extend expired rights. Returns `false` without such a hook.
     pub(super) fn start_refresh(&mut self, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.config();
-        let Some(hooks) = policy.hooks() else { return false };
-        let Some(url) = &hooks.options().refresh else { return false };
+        let Some(hook) = self.session.hook(|options| options.refresh.clone()) else { return false };
         let state = self.hooks.get_or_insert_default();
         if state.is_rejected {
             return true;
@@ -182,16 +175,13 @@ impl JsonClient {
             state.refresh_due |= !matches!(pending.action, HookedAction::Refresh);
             return true;
         }
-        let hook = TopicHook { url: url.clone(), failure: hooks.options().failure };
-        let reply = self.request(hooks, &hook, &HookDetail::Refresh);
-        self.await_reply(reply, &hook, HookedAction::Refresh, cx);
-        true
+        self.start(&hook, &HookDetail::Refresh, HookedAction::Refresh, cx).is_ok()
     }
 
     /// Whether there are hooks. If not, a hook that was looked up before belongs to a former policy, and the namespaces
     /// in force have none.
     pub(super) fn has_hooks(&self) -> bool {
-        self.live.config().hooks().is_some()
+        self.session.config().hooks().is_some()
     }
 
     /// Asks the application about a subscription.
@@ -205,7 +195,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let action = HookedAction::Subscribe { topic: topic.to_owned(), presence, start, id: id.clone() };
-        self.start_for_topic(hook, &HookDetail::Subscribe { topic }, action, cx)
+        self.start(hook, &HookDetail::Subscribe { topic }, action, cx)
     }
 
     /// Asks the application about a publication.
@@ -219,7 +209,7 @@ impl JsonClient {
     ) -> Result<OpReply, Problem> {
         let action =
             HookedAction::Publish { topic: topic.to_owned(), content: content.clone(), id: id.clone() };
-        self.start_for_topic(hook, &HookDetail::Publish { topic, content }, action, cx)
+        self.start(hook, &HookDetail::Publish { topic, content }, action, cx)
     }
 
     /// The hook that decides about an operation on a topic's keys.
@@ -236,17 +226,17 @@ impl JsonClient {
         }
         match &request.op {
             KeyOp::Write(write) => {
-                let Some(hook) = self.rights.topic_hook(HookKind::Publish, topic) else { return Ok(None) };
-                let store = KeyStore::new(&self.hub, self.streams.store());
-                self.keys.check_write(topic, write, store, &self.rights, &mut self.rates)?;
+                let hook = self.session.rights().topic_hook(HookKind::Publish, topic);
+                let Some(hook) = hook else { return Ok(None) };
+                self.keys.check_write(topic, write, self.streams.store(), &mut self.session)?;
                 Ok(Some(hook))
             }
             // The application has accepted the request of a response with events.
             KeyOp::Subscribe(_) if !self.acknowledges_all && self.check_hooked(topic).is_err() => {
                 model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-                self.rights.may(Action::Subscribe, topic)?;
-                self.rights.check_keyed(topic)?;
-                Ok(self.rights.subscribe_hook(topic)?)
+                self.session.may(Action::Subscribe, topic)?;
+                self.session.rights().check_keyed(topic)?;
+                Ok(self.session.rights().subscribe_hook(topic)?)
             }
             KeyOp::Subscribe(_) | KeyOp::Unsubscribe => Ok(None),
         }
@@ -263,14 +253,14 @@ impl JsonClient {
         let (topic, id) = (&*request.topic, id.clone());
         match request.op {
             KeyOp::Write(write) => {
-                let reply = self.request_for_topic(hook, &HookDetail::WriteKey { topic, write: &write })?;
+                let reply = self.request(hook, &HookDetail::WriteKey { topic, write: &write })?;
                 let action = HookedAction::WriteKey { topic: topic.to_owned(), write, id };
                 self.await_reply(reply, hook, action, cx);
                 Ok(OpReply::Deferred)
             }
             KeyOp::Subscribe(options) => {
                 let action = HookedAction::SubscribeKeys { topic: topic.to_owned(), options, id };
-                self.start_for_topic(hook, &HookDetail::Subscribe { topic }, action, cx)
+                self.start(hook, &HookDetail::Subscribe { topic }, action, cx)
             }
             KeyOp::Unsubscribe => Ok(OpReply::Deferred),
         }
@@ -286,44 +276,27 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         let call = HookCall { method, topic };
-        let policy = self.live.config();
-        let client = policy.hooks();
-        let options = client.map(|client| client.options());
-        let hook = call.hook(options, &self.rights, Some(&mut self.rates)).inspect_err(|problem| {
-            client.inspect(|client| client.note_rejected_call(problem));
-        })?;
+        let hook = self.session.call_hook(&call)?;
         let detail = HookDetail::Rpc { call, data: data.map(|data| CallData::Json(data.get())) };
-        self.start_for_topic(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
+        self.start(&hook, &detail, HookedAction::Rpc { id: id.clone() }, cx)
     }
 
-    fn start_for_topic(
+    /// Sends a request, and pauses reads until its answer.
+    fn start(
         &mut self,
         hook: &TopicHook,
         detail: &HookDetail<'_>,
         action: HookedAction,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let reply = self.request_for_topic(hook, detail)?;
+        let reply = self.request(hook, detail)?;
         self.await_reply(reply, hook, action, cx);
         Ok(OpReply::Deferred)
     }
 
-    fn request_for_topic(
-        &mut self,
-        hook: &TopicHook,
-        detail: &HookDetail<'_>,
-    ) -> Result<PendingReply, Problem> {
-        let policy = self.live.config();
-        // A reload may have removed the hooks.
-        let hooks = policy.hooks().ok_or_else(unanswered)?;
-        Ok(self.request(hooks, hook, detail))
-    }
-
-    /// Sends the request.
-    fn request(&mut self, client: &HookClient, hook: &TopicHook, detail: &HookDetail<'_>) -> PendingReply {
-        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
-        let state = self.hooks.get_or_insert_default();
-        client.call(&hook.url, detail, &id, self.rights.client(), state.headers.clone())
+    fn request(&self, hook: &TopicHook, detail: &HookDetail<'_>) -> Result<PendingReply, Problem> {
+        let headers = self.hooks.as_ref().map_or_else(Vec::new, |hooks| hooks.headers.clone());
+        self.session.request_hook(hook, detail, headers).ok_or_else(unanswered)
     }
 
     /// Pauses reads until the answer.
@@ -354,12 +327,15 @@ impl JsonClient {
         self.streams.restore_pause(cx);
         self.complete(action, reply.map_err(|failed| failed.opens(failure)), cx);
         let hooks = self.hooks.get_or_insert_default();
-        if hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due) && !self.start_refresh(cx) {
+        let is_due = hooks.pending.is_none() && std::mem::take(&mut hooks.refresh_due);
+        // There may be new rights since.
+        if is_due && self.session.rights().has_expired() && !self.start_refresh(cx) {
             self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         }
     }
 
-    /// Completes an action with its answer; `Err(true)` without an answer if the hook fails open.
+    /// Completes an action with its answer; `Err(true)` without an answer if the hook fails open. The rights may have
+    /// changed while the hook decided.
     fn complete(&mut self, action: HookedAction, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
         match action {
             HookedAction::Connect => self.connected(reply, cx),
@@ -367,7 +343,7 @@ impl JsonClient {
             HookedAction::Subscribe { topic, presence, start, id } => {
                 let topics = reply.as_ref().map_or_else(|_| Vec::new(), |reply| reply.topics.clone());
                 let result = self.accept(reply).and_then(|reply| {
-                    self.may_still(Action::Subscribe, &topic)?;
+                    self.session.may(Action::Subscribe, &topic)?;
                     let result = self.subscribe_permitted(&topic, presence, start, &id, cx)?;
                     if let Some(info) = reply.info {
                         self.hooks.get_or_insert_default().topic_infos.insert(topic, info);
@@ -382,18 +358,19 @@ impl JsonClient {
             }
             HookedAction::Publish { topic, content, id } => {
                 let result = self.accept(reply).and_then(|reply| {
-                    self.may_still(Action::Publish, &topic)?;
-                    let content = self.replaced(&topic, content, reply)?;
+                    self.session.may(Action::Publish, &topic)?;
+                    let (rights, max) = (self.session.rights(), self.max_message as usize);
+                    let content = accepted_content(rights, &topic, content, max, reply)?;
                     self.publish_accepted(&topic, &content, &id, cx)
                 });
                 self.answer(result, id, cx);
             }
             HookedAction::WriteKey { topic, write, id } => {
                 let result = self.accept(reply).and_then(|reply| {
-                    self.rights.may_write_key(&topic, write.key())?;
+                    self.session.rights().may_write_key(&topic, write.key())?;
                     let max_message = self.max_message as usize;
-                    let write = accepted_write(&self.rights, &topic, *write, max_message, reply)?;
-                    let store = KeyStore::new(&self.hub, self.streams.store());
+                    let write = accepted_write(self.session.rights(), &topic, *write, max_message, reply)?;
+                    let store = KeyStore::new(self.session.hub(), self.streams.store());
                     let ack = self.keys.write(&topic, write, &id, store, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
@@ -402,8 +379,8 @@ impl JsonClient {
             HookedAction::SubscribeKeys { topic, options, id } => {
                 let result = self.accept(reply).and_then(|_| {
                     let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
-                    let store = KeyStore::new(&self.hub, self.streams.store());
-                    let ack = self.keys.execute(request, &id, store, &self.rights, &mut self.rates, cx)?;
+                    let streams = self.streams.store();
+                    let ack = self.keys.execute(request, &id, streams, &mut self.session, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
                 self.answer(result, id, cx);
@@ -432,23 +409,6 @@ impl JsonClient {
         }
     }
 
-    /// The rights may have changed while the hook decided.
-    fn may_still(&self, action: Action, topic: &str) -> Result<(), Problem> {
-        Ok(self.rights.may(action, topic)?)
-    }
-
-    /// A publication's content, which the application may have replaced.
-    fn replaced(
-        &self,
-        topic: &str,
-        content: MessageContent,
-        reply: HookReply,
-    ) -> Result<MessageContent, Problem> {
-        let Some(content) = replaced(reply, self.max_message as usize)? else { return Ok(content) };
-        self.rights.check_size(topic, content.len())?;
-        Ok(content)
-    }
-
     fn connected(&mut self, reply: Result<HookReply, bool>, cx: &mut Context<'_>) {
         let reply = match reply {
             Ok(HookReply { rejection: Some(rejection), .. }) => {
@@ -460,14 +420,14 @@ impl JsonClient {
             Err(false) => return self.reject(CloseCode::TRY_AGAIN_LATER, UNANSWERED, cx),
         };
         if let Some(claims) = reply.claims {
-            match self.rights_of_claims(claims, cx) {
+            match self.session.rights_of_claims(claims, cx) {
                 Ok(rights) => {
-                    self.set_rights(rights, cx);
+                    self.session.set_rights(rights, cx);
                     self.hooks.get_or_insert_default().grants_rights = true;
                 }
                 Err((code, reason)) => return self.reject(code, reason, cx),
             }
-        } else if self.rights.has_expired() {
+        } else if self.session.rights().has_expired() {
             // While the application decided.
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         }
@@ -485,12 +445,13 @@ impl JsonClient {
             }
             Ok(reply) => reply,
             Err(true) => {
-                let rights = self.rights.until(Instant::now() + EXTENSION);
-                return self.set_rights(rights, cx);
+                let rights = self.session.rights().until(Instant::now() + EXTENSION);
+                return self.session.set_rights(rights, cx);
             }
             Err(false) => return self.reject(TOKEN_EXPIRED, EXPIRED, cx),
         };
-        let rights = match reply.claims.map(|claims| self.rights_of_claims(claims, cx)).transpose() {
+        let claims = reply.claims.map(|claims| self.session.rights_of_claims(claims, cx));
+        let rights = match claims.transpose() {
             Ok(rights) => rights,
             Err((TOKEN_EXPIRED, reason)) => return self.reject(TOKEN_EXPIRED, reason, cx),
             Err(_) => None,
@@ -498,7 +459,7 @@ impl JsonClient {
         let Some(rights) = rights else {
             return self.reject(TOKEN_EXPIRED, EXPIRED, cx);
         };
-        self.set_rights(rights, cx);
+        self.session.set_rights(rights, cx);
         let hooks = self.hooks.get_or_insert_default();
         hooks.grants_rights = true;
         if reply.info.is_some() {
@@ -508,16 +469,6 @@ impl JsonClient {
             send_json(cx, &error);
         }
         self.subscribe_to_assigned(cx);
-    }
-
-    /// The rights that the application grants, or the connection's end; the log has the fault in its claims.
-    fn rights_of_claims(
-        &self,
-        claims: serde_json::Map<String, Value>,
-        cx: &Context<'_>,
-    ) -> Result<Rights, (CloseCode, &'static str)> {
-        let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-        self.live.config().rights_of_claims(claims, address).map_err(RejectedClaims::into_close)
     }
 
     /// Checks that a client's token may replace its rights.
@@ -532,21 +483,12 @@ impl JsonClient {
         Err(problem(code::NOT_SUBJECT, text))
     }
 
-    /// Replaces the rights.
-    pub(super) fn set_rights(&mut self, rights: Rights, cx: &mut Context<'_>) {
-        self.rights = rights;
-        if let Some(hooks) = &mut self.hooks {
-            hooks.refresh_due = false;
-        }
-        self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
-    }
-
     /// Subscribes the client to the topics in its token or claims. Former ones remain.
     pub(super) fn subscribe_to_assigned(&mut self, cx: &mut Context<'_>) {
         if self.acknowledges_all && !self.accepts_assigned {
             return;
         }
-        let topics = self.rights.assigned_topics().to_vec();
+        let topics = self.session.rights().assigned_topics().to_vec();
         self.subscribe_to_all(&topics, cx);
     }
 
@@ -568,7 +510,7 @@ impl JsonClient {
     /// It has not.
     pub(super) fn check_hooked(&self, topic: &str) -> Result<(), Problem> {
         let is_subscribed = || self.subscriptions.iter().any(|known| known.topic == topic);
-        if self.rights.subscribe_hook(topic)?.is_none() || is_subscribed() {
+        if self.session.rights().subscribe_hook(topic)?.is_none() || is_subscribed() {
             return Ok(());
         }
         Err(problem(

@@ -3,17 +3,19 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::ready;
+use std::sync::Arc;
 use std::task::{self, Poll};
 
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
 use crate::access::auth::{Action, Rights};
-use crate::access::namespaces::ConnectionRates;
 use crate::keys::KeyStore;
 use crate::model;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
+use crate::session::client_session::ClientSession;
+use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
@@ -69,25 +71,24 @@ impl ConnectionKeys {
         &mut self,
         request: KeyRequest<'_>,
         id: &Option<Value>,
-        store: KeyStore<'_>,
-        rights: &Rights,
-        rates: &mut ConnectionRates,
+        streams: Option<&Arc<StreamService>>,
+        session: &mut ClientSession,
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
         let topic = &*request.topic;
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        let interval = rights.check_keyed(topic)?;
+        let interval = session.rights().check_keyed(topic)?;
         if !matches!(request.op, KeyOp::Unsubscribe) {
-            store.check_ready(topic)?;
+            KeyStore::new(session.hub(), streams).check_ready(topic)?;
         }
         match request.op {
             KeyOp::Write(write) => {
-                self.check_write(topic, &write, store, rights, rates)?;
-                let write = rights.limit_key(topic, *write);
-                self.write(topic, write, id, store, cx)
+                self.check_write(topic, &write, streams, session)?;
+                let write = session.rights().limit_key(topic, *write);
+                self.write(topic, write, id, KeyStore::new(session.hub(), streams), cx)
             }
             KeyOp::Subscribe(mut options) => {
-                rights.may(Action::Subscribe, topic)?;
+                session.may(Action::Subscribe, topic)?;
                 if let Some(interval) = interval {
                     options = options.with_min_interval(interval);
                 }
@@ -120,19 +121,18 @@ impl ConnectionKeys {
         &self,
         topic: &str,
         write: &KeyWrite,
-        store: KeyStore<'_>,
-        rights: &Rights,
-        rates: &mut ConnectionRates,
+        streams: Option<&Arc<StreamService>>,
+        session: &mut ClientSession,
     ) -> Result<(), Problem> {
         model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        rights.check_keyed(topic)?;
-        store.check_ready(topic)?;
-        rights.may_write_key(topic, write.key())?;
+        session.rights().check_keyed(topic)?;
+        KeyStore::new(session.hub(), streams).check_ready(topic)?;
+        session.rights().may_write_key(topic, write.key())?;
         if self.0.as_ref().is_some_and(|in_use| in_use.writes.len() >= WRITES_MAX) {
             let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
             return Err(problem(code::TOO_MANY, text));
         }
-        rights.check_publication(topic, value_len(write), rates)
+        session.check_publication(topic, value_len(write))
     }
 
     /// Executes a write that was checked; returns its acknowledgement's fields, or none if that follows.

@@ -10,25 +10,24 @@ use super::hooks::ConnectionHooks;
 use super::keys::{KeyOp, KeyRequest};
 use super::members::{self, MemberFields, PresenceDetail};
 use super::{JsonClient, OpReply, send_json};
-use crate::connections::{ConnectionPath, RegisteredConnection};
+use crate::connections::ConnectionPath;
 use crate::model::problem::{Problem, code, problem};
 
 impl JsonClient {
     /// Registers a long poll's connection.
     pub(in crate::protocol) fn register_poll(&mut self, cx: &mut Context<'_>) {
-        self.register(ConnectionPath::Poll, cx);
+        self.session.open(ConnectionPath::Poll, cx);
     }
 
     pub(super) fn is_poll(&self) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.path() == ConnectionPath::Poll)
+        self.session.path() == Some(ConnectionPath::Poll)
     }
 
     /// Registers the connection of a response that ends with the client, and sends its first message: the id, by which a
     /// backend may address the connection.
     pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
-        self.register(ConnectionPath::Topics, cx);
-        let id = self.connection.as_ref().map(RegisteredConnection::id);
-        let mut welcome = json!({ "op": "welcome", "connection": id });
+        self.session.open(ConnectionPath::Topics, cx);
+        let mut welcome = json!({ "op": "welcome", "connection": self.session.id() });
         self.add_state(&mut welcome);
         send_json(cx, &welcome);
     }
@@ -95,7 +94,7 @@ impl JsonClient {
     /// # Errors
     /// The topic's namespace has no presence.
     pub(in crate::protocol) fn check_presence(&self, topic: &str) -> Result<(), Problem> {
-        self.rights.check_presence(topic)
+        self.session.rights().check_presence(topic)
     }
 
     /// Whether such a client may join a topic as a member, which is the token's user by default.
@@ -107,8 +106,8 @@ impl JsonClient {
         topic: &str,
         member: Option<&MemberFields>,
     ) -> Result<(), Problem> {
-        let member = member.cloned().map_or_else(|| MemberFields::for_user(&self.rights), Ok)?;
-        members::checked(topic, self.named(topic, member), &self.rights).map(drop)
+        let member = member.cloned().map_or_else(|| MemberFields::for_user(self.session.rights()), Ok)?;
+        members::checked(topic, self.named(topic, member), self.session.rights()).map(drop)
     }
 
     /// Makes such a client a member of a topic until its response ends, and notifies it.
@@ -122,7 +121,7 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
         // The application has accepted the request.
-        let member = member.map_or_else(|| MemberFields::for_user(&self.rights), Ok);
+        let member = member.map_or_else(|| MemberFields::for_user(self.session.rights()), Ok);
         let joined = member.and_then(|member| self.join(topic, member, cx));
         let reply = OpReply::Message(json!({ "op": "joined", "topic": topic }));
         self.acknowledge(joined.map(|()| reply), json!({ "topic": topic }), cx)
@@ -138,7 +137,7 @@ impl JsonClient {
     /// # Errors
     /// The topic has no keys for clients. Or they are not read from their stream yet, or cannot be.
     pub(in crate::protocol) fn check_keys(&self, topic: &str) -> Result<(), Problem> {
-        self.rights.check_keyed(topic)?;
+        self.session.rights().check_keyed(topic)?;
         self.key_store().check_ready(topic)
     }
 

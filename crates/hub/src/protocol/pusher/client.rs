@@ -313,8 +313,8 @@ impl Handler for PusherClient {
             return;
         };
         self.continue_recoveries(&mut connection, cx);
-        let registered = connection.user().and_then(|user| user.connection.as_ref());
-        for command in registered.map_or_else(Vec::new, |registered| registered.take_commands()) {
+        let user = connection.user();
+        for command in user.map_or_else(Vec::new, |user| user.connection.take_commands()) {
             match command {
                 ConnectionCommand::Close { code, reason } => {
                     let text = reason.to_string();
@@ -376,9 +376,10 @@ impl Handler for PusherClient {
     }
 
     fn queued(&mut self, bytes: usize) {
-        let ClientState::Open(connection) = &self.state else { return };
-        if let Some(registered) = connection.user().and_then(|user| user.connection.as_ref()) {
-            registered.set_queued(bytes);
+        if let ClientState::Open(connection) = &self.state
+            && let Some(user) = connection.user()
+        {
+            user.connection.set_queued(bytes);
         }
     }
 
@@ -387,11 +388,12 @@ impl Handler for PusherClient {
         else {
             return;
         };
-        let mut user = connection.rare.take().and_then(|rare| rare.user);
-        if let Some(registered) = user.as_mut().and_then(|user| user.connection.take()) {
-            registered.end(closed);
+        let user = connection.rare.take().and_then(|rare| rare.user);
+        let is_subscribed = user.as_ref().is_some_and(|user| user.is_subscribed);
+        if let Some(user) = user {
+            user.connection.end(closed);
         }
-        self.end_subscriptions(&connection, user.is_some_and(|user| user.is_subscribed));
+        self.end_subscriptions(&connection, is_subscribed);
         self.apps().counters.open.fetch_sub(1, Ordering::Relaxed);
         connection.app.remove_connection();
     }

@@ -27,7 +27,7 @@ pub(super) struct SignedInUser {
     /// The connection receives the user's events.
     pub(super) is_subscribed: bool,
     /// Receives the command to close.
-    pub(super) connection: Option<RegisteredConnection>,
+    pub(super) connection: RegisteredConnection,
 }
 
 /// A user's name among the users of all apps and protocols.
@@ -94,7 +94,7 @@ impl PusherClient {
             id: user.member.id,
             info: user.member.info,
             is_subscribed: false,
-            connection: Some(registered),
+            connection: registered,
         }));
         if connection.app.options.features.watchlists {
             self.watch(connection, user.watchlist, most, cx);

@@ -16,7 +16,7 @@ use crate::hooks::UNANSWERED;
 use crate::hooks::{HookDetail, HookReply, PendingReply};
 use crate::model::{HookKind, MessageContent};
 use crate::outgoing::options::HookFailure;
-use crate::session::request_hooks::replaced;
+use crate::session::request_hooks::accepted_content;
 
 /// One connection's hooks.
 #[derive(Default)]
@@ -60,17 +60,14 @@ impl TopicClient {
 
     /// Asks the application about the connection. Returns `false` without such a hook.
     pub(super) fn start_connect(&mut self, cx: &mut Context<'_>) -> bool {
-        let policy = self.live.config();
-        let Some(options) = policy.hooks().map(|hooks| hooks.options()) else { return false };
-        let Some(url) = options.connect.clone() else { return false };
-        let hook = TopicHook { url, failure: options.failure };
+        let Some(hook) = self.session.hook(|options| options.connect.clone()) else { return false };
         let detail = HookDetail::Connect { path: super::PATH };
         self.start_hook(&hook, &detail, RawAction::Connect, cx)
     }
 
     /// Asks the application about the subscription. Returns `false` without such a hook.
     pub(super) fn start_subscribe(&mut self, cx: &mut Context<'_>) -> bool {
-        let hook = match self.rights.subscribe_hook(&self.topic) {
+        let hook = match self.session.rights().subscribe_hook(&self.topic) {
             Ok(Some(hook)) => hook,
             Ok(None) => return false,
             Err(denied) => {
@@ -84,7 +81,8 @@ impl TopicClient {
 
     /// Asks the application about a publication. Returns `false` without such a hook.
     pub(super) fn start_publish(&mut self, content: &MessageContent, cx: &mut Context<'_>) -> bool {
-        let Some(hook) = self.rights.topic_hook(HookKind::Publish, &self.topic) else { return false };
+        let hook = self.session.rights().topic_hook(HookKind::Publish, &self.topic);
+        let Some(hook) = hook else { return false };
         let topic = self.topic.clone();
         let detail = HookDetail::Publish { topic: &topic, content };
         self.start_hook(&hook, &detail, RawAction::Publish(content.clone()), cx)
@@ -98,12 +96,9 @@ impl TopicClient {
         action: RawAction,
         cx: &mut Context<'_>,
     ) -> bool {
-        let policy = self.live.config();
-        // A reload has removed the hooks meanwhile.
-        let Some(client) = policy.hooks() else { return false };
+        let headers = self.hooks.as_ref().map_or_else(Vec::new, |hooks| hooks.headers.clone());
+        let Some(reply) = self.session.request_hook(hook, detail, headers) else { return false };
         let hooks = self.hooks.get_or_insert_default();
-        let id = self.connection.as_ref().map_or_else(String::new, |connection| connection.id());
-        let reply = client.call(&hook.url, detail, &id, self.rights.client(), hooks.headers.clone());
         hooks.pending = Some(PendingRawHook { reply, failure: hook.failure, action });
         cx.pause_reads();
         // The wakeup polls the answer.
@@ -158,30 +153,21 @@ impl TopicClient {
 
     fn accept_connection(&mut self, reply: HookReply, cx: &mut Context<'_>) {
         if let Some(claims) = reply.claims {
-            let address = self.rights.address().unwrap_or_else(|| cx.peer().ip());
-            match self.live.config().rights_of_claims(claims, address) {
-                Ok(rights) => self.rights = rights,
-                Err(rejected) => {
-                    let (code, reason) = rejected.into_close();
-                    return self.reject(code, reason, cx);
-                }
+            match self.session.rights_of_claims(claims, cx) {
+                Ok(rights) => self.session.set_rights(rights, cx),
+                Err((code, reason)) => return self.reject(code, reason, cx),
             }
-            self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
         }
         self.begin(cx);
     }
 
     fn accept_publication(&mut self, content: MessageContent, reply: HookReply, cx: &mut Context<'_>) {
         // The rights may have changed while the hook decided.
-        if let Err(denied) = self.rights.may(Action::Publish, &self.topic) {
+        if let Err(denied) = self.session.may(Action::Publish, &self.topic) {
             return self.reject(FORBIDDEN, &denied.problem, cx);
         }
-        let checked = replaced(reply, self.max_message as usize).and_then(|replaced| {
-            let Some(replaced) = replaced else { return Ok(content) };
-            self.rights.check_size(&self.topic, replaced.len())?;
-            Ok(replaced)
-        });
-        match checked {
+        let (rights, max) = (self.session.rights(), self.max_message as usize);
+        match accepted_content(rights, &self.topic, content, max, reply) {
             Ok(content) => self.publish(&content, cx),
             Err(problem) => self.reject(close_code(Some(problem.code)), &problem.text, cx),
         }
