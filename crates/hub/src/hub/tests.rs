@@ -1,6 +1,6 @@
 //! Publications of a thread beside the workers, while a worker is busy.
 
-mod encoding;
+mod lines;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::access::auth::{Auth, AuthOptions};
 use crate::model::MessageContent;
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{Publication, PublicationOrigin};
+use crate::topics::encoding::Encoding;
 use crate::wire::{HandoverSender, frame_queue};
 use crate::{HostRules, HubConfig, PusherApp, PusherApps};
 
@@ -59,8 +60,12 @@ impl TestClient {
     }
 
     fn receive(&mut self) -> Value {
+        serde_json::from_str(&self.text()).unwrap()
+    }
+
+    fn text(&mut self) -> String {
         let message = self.0.next().expect("the connection is open").expect("a message");
-        serde_json::from_slice(message.as_bytes()).unwrap()
+        String::from_utf8(message.as_bytes().to_vec()).unwrap()
     }
 
     /// The data of the events up to this one.
@@ -116,6 +121,23 @@ fn start(hub: Hub, router: Router) -> (RunningHub, SocketAddr, StopHandle, JoinH
     let hub = hub.start(&server).unwrap();
     let (address, stop) = (server.addresses()[0], server.stop_handle());
     (hub, address, stop, thread::spawn(move || server.run().unwrap()))
+}
+
+/// Runs a test with a hub, and stops it.
+fn run(hub: Hub, router: Router, test: impl FnOnce(&RunningHub, SocketAddr)) {
+    let (hub, address, stop, running) = start(hub, router);
+    test(&hub, address);
+    stop.stop_now();
+    running.join().unwrap();
+    hub.shut_down();
+}
+
+/// Adds a protocol's encoding to a hub that has not started.
+fn register(hub: &mut Hub, encoding: Arc<dyn Encoding>) {
+    let mut encodings = (**hub.topics.encodings()).clone();
+    encodings.register([encoding]);
+    let topics = Arc::get_mut(&mut hub.topics).expect("nothing has the topics yet");
+    *topics = std::mem::take(topics).with_encodings(encodings);
 }
 
 #[test]
