@@ -9,14 +9,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sinews_server::{Closed, Kind, Request};
 
 use super::*;
-use crate::access::auth::{Action, Rights, RightsChange, TokenKeys};
-use crate::access::namespaces::ConnectionRates;
+use crate::access::auth::{Action, RightsChange, TokenKeys};
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
-use crate::config::log_changed_rights;
-use crate::connections::{ConnectionPath, ConnectionSelector, RegisteredConnection};
+use crate::connections::{ConnectionPath, ConnectionSelector};
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{brief::brief, check_name, check_subscription, is_reserved};
-use crate::session::client_message;
+use crate::session::client_session::ClientSession;
 use crate::topics::{encoding::EncodedTopics, subscription_fault};
 
 const LINES: EncodedTopics = EncodedTopics::new("l.");
@@ -47,20 +45,11 @@ impl Encoding for LineEncoding {
 }
 
 struct LineClient {
-    hub: Arc<HubTopics>,
-    live: ConfigHandle,
-    rights: Rights,
-    rates: ConnectionRates,
+    session: ClientSession,
     subscriptions: BTreeSet<String>,
-    connection: Option<RegisteredConnection>,
 }
 
 impl LineClient {
-    fn new(rights: Rights, live: ConfigHandle, hub: Arc<HubTopics>) -> Self {
-        let rates = ConnectionRates::default();
-        Self { hub, live, rights, rates, subscriptions: BTreeSet::new(), connection: None }
-    }
-
     fn execute(&mut self, line: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
         match line.splitn(3, ' ').collect::<Vec<_>>()[..] {
             ["SUB", topic] => self.subscribe(topic, cx),
@@ -72,9 +61,9 @@ impl LineClient {
 
     /// Checks what a protocol without hooks and streams cannot do.
     fn check(&self, action: Action, topic: &str) -> Result<(), Problem> {
-        self.rights.may(action, topic)?;
-        self.rights.check_without_hooks(action, topic)?;
-        if self.hub.is_durable(topic) {
+        self.session.may(action, topic)?;
+        self.session.rights().check_without_hooks(action, topic)?;
+        if self.session.hub().is_durable(topic) {
             return Err(problem(code::TOPIC, format!("{} is durable: use /ws", brief(topic))));
         }
         Ok(())
@@ -83,11 +72,11 @@ impl LineClient {
     fn subscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
         check_subscription(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.check(Action::Subscribe, topic)?;
-        self.rights.check_subscribe_rate(topic, &mut self.rates)?;
+        self.session.check_subscribe_rate(topic)?;
         cx.subscribe(&LINES.topic(topic)).map_err(|fault| problem(code::TOPIC, subscription_fault(fault)))?;
         if self.subscriptions.insert(topic.to_owned()) {
-            self.hub.add_subscriber(cx, LINES, topic);
-            self.hub.retry_rejected(topic);
+            self.session.hub().add_subscriber(cx, LINES, topic);
+            self.session.hub().retry_rejected(topic);
         }
         Ok(())
     }
@@ -97,17 +86,17 @@ impl LineClient {
             return Err(problem(code::NOT_SUBSCRIBED, format!("not subscribed to {}", brief(topic))));
         }
         cx.unsubscribe(&LINES.topic(topic));
-        self.hub.remove_subscriber(cx, LINES, topic);
+        self.session.hub().remove_subscriber(cx, LINES, topic);
         Ok(())
     }
 
     fn publish(&mut self, topic: &str, text: &str, cx: &mut Context<'_>) -> Result<(), Problem> {
         check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.check(Action::Publish, topic)?;
-        self.rights.check_publication(topic, text.len(), &mut self.rates)?;
+        self.session.check_publication(topic, text.len())?;
         let content = MessageContent::Text(text.to_owned().into());
-        client_message::report(&self.hub, topic, &content, &self.rights, self.connection.as_ref());
-        self.hub.publish(cx, &Publication::new(topic, &(&content).into()));
+        self.session.report_message(topic, &content);
+        self.session.hub().publish(cx, &Publication::new(topic, &(&content).into()));
         Ok(())
     }
 }
@@ -120,9 +109,7 @@ fn answer(result: Result<(), Problem>, cx: &mut Context<'_>) {
 impl Handler for LineClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         // A protocol of the program has its own path.
-        let (path, rights) = (ConnectionPath::Protocol, &self.rights);
-        self.connection = Some(self.hub.connections().register(path, rights, cx.subscriber_id(), cx.waker()));
-        self.live.config().close_if_revoked(&self.rights, cx);
+        self.session.open(ConnectionPath::Protocol, cx);
     }
 
     fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
@@ -132,17 +119,11 @@ impl Handler for LineClient {
 
     /// Executes the backend's commands. Subscriptions end if changed rights do not cover them.
     fn woken(&mut self, cx: &mut Context<'_>) {
-        let changes = self.connection.as_ref().map(|connection| connection.execute_commands(cx));
-        for change in changes.unwrap_or_default() {
-            let changed = self.live.config().changed_rights(&change, &self.rights);
-            let Ok(rights) = changed.inspect_err(|fault| log_changed_rights(fault)) else { continue };
-            self.rights = rights;
-            self.live.config().announce_rights(self.connection.as_ref(), &self.rights, cx);
-            // The deadline may be earlier than before: the server reads it after a wakeup.
-            cx.waker().wake();
+        for change in self.session.execute_commands(cx) {
+            self.session.change_rights(&change, cx);
         }
         for topic in self.subscriptions.clone() {
-            if let Err(denied) = self.rights.may(Action::Subscribe, &topic) {
+            if let Err(denied) = self.session.may(Action::Subscribe, &topic) {
                 let ended = self.unsubscribe(&topic, cx);
                 answer(ended.and_then(|()| Err(denied.into())), cx);
             }
@@ -150,7 +131,7 @@ impl Handler for LineClient {
     }
 
     fn deadline(&self) -> Option<std::time::Instant> {
-        self.rights.deadline()
+        self.session.deadline()
     }
 
     fn expired(&mut self, cx: &mut Context<'_>) {
@@ -158,11 +139,9 @@ impl Handler for LineClient {
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
-        if let Some(connection) = self.connection.take() {
-            connection.end(closed);
-        }
+        self.session.end(closed);
         for topic in std::mem::take(&mut self.subscriptions) {
-            self.hub.remove_subscriber(cx, LINES, &topic);
+            self.session.hub().remove_subscriber(cx, LINES, &topic);
         }
     }
 }
@@ -175,7 +154,10 @@ fn run_with_lines(builder: HubBuilder, test: impl FnOnce(&RunningHub, SocketAddr
     let (topics, live) = (Arc::clone(&hub.topics), hub.config());
     let route = WebSocketRoute::boxed(move |request: &Request<'_>| {
         let (config, live, topics) = (live.config(), live.clone(), Arc::clone(&topics));
-        config.admit(request, || Ok(LineClient::new(config.rights(request)?, live, topics)))
+        config.admit(request, || {
+            let session = ClientSession::new(config.rights(request)?, &live, topics);
+            Ok(LineClient { session, subscriptions: BTreeSet::new() })
+        })
     });
     run(hub, Router::new().websocket("/lines", route), |hub, address| test(hub, address, &encoding));
 }
