@@ -197,7 +197,8 @@ impl HubTopics {
         }
     }
 
-    /// Counts a new subscription, and makes its connection present in the topic.
+    /// Counts a new subscription, and makes its connection present in the topic. Nothing is delivered in an encoding
+    /// without counted subscriptions.
     pub(crate) fn add_subscriber(&self, cx: &mut Context<'_>, encoded: EncodedTopics, topic: &str) {
         self.count_subscriber(encoded);
         // Pattern subscriptions do not count as members of a topic. The name was checked, and a connection has no more
