@@ -1,13 +1,13 @@
 //! Listeners: shared ports, storms, shortages.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sinews_engine::{BackendChoice, Engine, EngineConfig, Flow, ListenOptions, Listener};
@@ -27,6 +27,20 @@ fn own_loopback() -> SocketAddr {
     (host, 0).into()
 }
 
+/// Binds an address whose listener was dropped. A process that another test starts at this moment has a copy of that
+/// listener until it executes its program.
+fn bind_again<T>(bind: impl Fn() -> io::Result<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        match bind() {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begin.elapsed() < PATIENCE => {
+                std::thread::yield_now();
+            }
+            result => return result.unwrap(),
+        }
+    }
+}
+
 #[test]
 fn bind_fails_on_port_in_use_even_if_shared() {
     let options = ListenOptions::default();
@@ -36,7 +50,7 @@ fn bind_fails_on_port_in_use_even_if_shared() {
         let error = Listener::bind_all(address, second, &options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse, "{second} listeners on a port with {first}");
         drop(held);
-        Listener::bind_all(address, second, &options).unwrap();
+        bind_again(|| Listener::bind_all(address, second, &options));
     }
     assert_eq!(Listener::bind_all(loopback(0), 0, &options).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -108,7 +122,7 @@ fn bind_unix_replaces_only_stale_sockets() {
     assert_eq!(in_use.kind(), ErrorKind::AddrInUse);
     drop(held);
     assert!(path.exists(), "the file remains after the server");
-    drop(Listener::bind_unix(&path, 0o666, &options).unwrap());
+    drop(bind_again(|| Listener::bind_unix(&path, 0o666, &options)));
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
     let file = directory.path().join("file");
     std::fs::write(&file, "kept").unwrap();
