@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ring::hmac;
 use serde_json::{Value, json};
-use sinews_testkit::Frame;
+use sinews_testkit::{BodyReader, Frame};
 
 use super::real::broker::{control, unused_name, url};
 use super::users::{KEY, SECRET, message, subscription};
@@ -42,9 +42,9 @@ fn api(node: &Running, method: &str, path: &str, query: &[(&str, &str)]) -> (u16
     let query = query.join("&");
     let signature = sign(&format!("{method}\n{path}\n{query}"));
     let answer = node.request(&format!("{method} {path}?{query}&auth_signature={signature} HTTP/1.1"), "");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+    let mut answer = BodyReader::new(answer.as_bytes());
+    let body = answer.rest();
+    (answer.status(), serde_json::from_str(&body).unwrap_or_else(|_| json!(body)))
 }
 
 fn trigger(node: &Running, channel: &str, data: &str) {
