@@ -239,7 +239,10 @@ impl KafkaConsumer {
                 let millis = i64::try_from(micros.div_ceil(1000)).unwrap_or(i64::MAX);
                 times.add_partition_offset(topic, *partition, Offset::Offset(millis))?;
                 let found = self.consumer.offsets_for_times(times, REQUEST_TIMEOUT)?;
-                match found.elements().first().map(|element| element.offset()) {
+                let elements = found.elements();
+                // An error of this partition, which is not one of the whole answer.
+                elements.first().map_or(Ok(()), |element| element.error())?;
+                match elements.first().map(|element| element.offset()) {
                     Some(offset @ Offset::Offset(_)) => offset,
                     // No message is that late.
                     _ => Offset::End,

@@ -22,6 +22,8 @@ const CLIENTS_MAX: usize = 32;
 /// and its first request, some hundred milliseconds: names that follow each other must not delay all other groups.
 const CLIENT_IDLE: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum events of a client that are searched for the reason of a failed operation.
+const EVENTS_MAX: usize = 100;
 
 pub(super) enum GroupRequest {
     Commit { group: String, stream: String, partition: u32, offset: u64, reply: BrokerResponder<()> },
@@ -90,9 +92,7 @@ impl KafkaGroups {
     fn commit(&mut self, commits: CommitBatch) {
         let result = self.client(&commits.group).and_then(|client| {
             let committed = client.commit(&commits.offsets, CommitMode::Sync);
-            committed.map_err(|error| {
-                BrokerError::failed(format!("group {}: {}", commits.group, report::described(&error)))
-            })
+            committed.map_err(|error| failed(&commits.group, client, error))
         });
         for reply in commits.replies {
             reply.send(result.clone());
@@ -104,8 +104,7 @@ impl KafkaGroups {
         self.add_offset(&mut offsets, stream, partition, Offset::Invalid)?;
         let client = self.client(group)?;
         let answer = client.committed_offsets(offsets, REQUEST_TIMEOUT);
-        let answer = answer
-            .map_err(|error| BrokerError::failed(format!("group {group}: {}", report::described(&error))))?;
+        let answer = answer.map_err(|error| failed(group, client, error))?;
         let found = answer.elements().first().map(|element| element.offset());
         Ok(found.and_then(|offset| match offset {
             Offset::Offset(offset) => u64::try_from(offset).ok(),
@@ -151,6 +150,14 @@ impl KafkaGroups {
             Err(error) => reply.send(Err(error)),
         }
     }
+}
+
+/// The error of a group's operation. Without a coordinator, librdkafka's error says only that there is none, or that none
+/// answered in time: the reason is among the client's events.
+fn failed(group: &str, client: &BaseConsumer<ConsumerCallbacks>, error: KafkaError) -> BrokerError {
+    let events = std::iter::from_fn(|| client.poll(Duration::ZERO)).take(EVENTS_MAX);
+    let denied = events.filter_map(Result::err).find(report::is_denied_group);
+    BrokerError::failed(format!("group {group}: {}", report::described(&denied.unwrap_or(error))))
 }
 
 impl RequestHandler for KafkaGroups {

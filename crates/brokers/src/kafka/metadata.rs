@@ -159,6 +159,7 @@ impl MetadataClient {
                     }
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok((batches.finish(), true)),
+                Some(Err(error)) if report::is_denied_group(&error) => {}
                 Some(Err(error)) if batches.is_empty() => {
                     return Err(BrokerError::failed(report::described(&error)));
                 }

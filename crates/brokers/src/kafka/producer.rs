@@ -75,6 +75,8 @@ pub(super) struct KafkaAppend {
 pub(super) struct ProducerCallbacks {
     status: Arc<Status>,
     unknown_offsets: Mutex<Option<UnknownOffsets>>,
+    /// The client's last error, for which it may purge its messages.
+    last_error: Mutex<Option<String>>,
 }
 
 /// Resent messages that had been stored before, whose offsets the broker does not report. They are consecutive, and
@@ -316,11 +318,20 @@ impl ClientContext for ProducerCallbacks {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        *lock(&self.last_error) = Some(report::with_remedy(&error, reason));
         report::record_client_error(&self.status, &error, reason);
     }
 }
 
 impl ProducerCallbacks {
+    /// Describes a message's error. That of a purged message says only that it was purged: the client's error is the reason.
+    fn described(&self, error: &KafkaError) -> String {
+        use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
+        let is_purged = matches!(error.rdkafka_error_code(), Some(PurgeInflight | PurgeQueue));
+        let reason = if is_purged { lock(&self.last_error).clone() } else { None };
+        reason.unwrap_or_else(|| report::described(error))
+    }
+
     /// The offset, if this node's readers see it.
     fn visible_offset(&self, append: &KafkaAppend, offset: u64) -> Result<u64, AppendError> {
         if offset >= append.min_offset {
@@ -364,7 +375,7 @@ impl ProducerContext for ProducerCallbacks {
                 append.complete_record(offset.and_then(|offset| self.visible_offset(&append, offset)));
             }
             Err((error, _)) => {
-                let reason = report::described(error);
+                let reason = self.described(error);
                 self.status.record_error(&reason);
                 if rejects_all(error) {
                     self.status.append_failed(&reason);
@@ -407,9 +418,12 @@ fn rejects_all(error: &KafkaError) -> bool {
 }
 
 fn create(config: &Config, status: &Arc<Status>) -> Result<Client, KafkaError> {
-    config
-        .producer()
-        .create_with_context(ProducerCallbacks { status: status.clone(), unknown_offsets: Mutex::default() })
+    let callbacks = ProducerCallbacks {
+        status: status.clone(),
+        unknown_offsets: Mutex::default(),
+        last_error: Mutex::default(),
+    };
+    config.producer().create_with_context(callbacks)
 }
 
 fn outgoing<'a>(

@@ -54,6 +54,11 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 
 /// Describes an error. That of a missing right has the remedy.
 pub(super) fn described(error: &KafkaError) -> String {
+    with_remedy(error, &error.to_string())
+}
+
+/// Adds what an operator can do to the description of an error.
+pub(super) fn with_remedy(error: &KafkaError, description: &str) -> String {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed};
     let remedy = match error.rdkafka_error_code() {
         Some(ClusterAuthorizationFailed | GroupAuthorizationFailed | TopicAuthorizationFailed) => {
@@ -61,16 +66,25 @@ pub(super) fn described(error: &KafkaError) -> String {
         }
         _ => "",
     };
-    format!("{error}{remedy}")
+    format!("{description}{remedy}")
+}
+
+/// Whether the error denies the client's group, whose coordinator librdkafka looks up even for reads without a group.
+/// Operations of groups return their errors.
+pub(super) fn is_denied_group(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
 }
 
 /// Records an error that concerns no single record.
 pub(super) fn record_client_error(status: &Status, error: &KafkaError, reason: &str) {
-    use RDKafkaErrorCode::{AllBrokersDown, Authentication, Fatal, SSL};
+    use RDKafkaErrorCode::{AllBrokersDown, Authentication, Fatal, PartitionEOF, SSL};
     match error.rdkafka_error_code() {
+        // A read has reached the last record.
+        Some(PartitionEOF) => {}
+        _ if is_denied_group(error) => {}
         Some(AllBrokersDown | Authentication | Fatal | SSL) => status.mark_unreachable(reason),
         // One of several brokers, or one topic.
-        _ => status.record_error(reason),
+        _ => status.record_error(&with_remedy(error, reason)),
     }
 }
 
