@@ -10,6 +10,7 @@ import platform
 import shutil
 import struct
 import subprocess
+import tarfile
 import time
 import urllib.request
 
@@ -170,8 +171,32 @@ def fill(content, program):
 
 def pack_client(folder):
     npm = common.need("npm", "apt-get install npm")
+    project = common.TARGET / "xtask/dist-npm-project"
     for package in ("clients/js", "clients/pusher-recovery"):
         run([npm, "pack", "--pack-destination", folder], "npm", cwd=common.ROOT / package)
+        manifest = json.loads((common.ROOT / package / "package.json").read_text())
+        file = folder / f"{manifest['name'].removeprefix('@').replace('/', '-')}-{manifest['version']}.tgz"
+        with tarfile.open(file) as packed:
+            missing = missing_files(manifest, {name.removeprefix("package/") for name in packed.getnames()})
+        if missing:
+            raise common.Fault(f"{file.name} does not contain {', '.join(missing)}")
+        # As in a new project of a user, without the repository's tools.
+        shutil.rmtree(project, ignore_errors=True)
+        project.mkdir(parents=True)
+        (project / "package.json").write_text("{}")
+        run([npm, "install", "--offline", "--no-audit", "--no-fund", "--legacy-peer-deps", file], "npm-install", cwd=project)
+        run(["node", "--input-type=module", "--eval", f"await import({manifest['name']!r})"], "npm-import", cwd=project)
+
+
+def missing_files(manifest, packed):
+    """The files that a package's manifest names, or that each package has, without those that it contains."""
+    def named(value):
+        values = value.values() if isinstance(value, dict) else []
+        return [value] if isinstance(value, str) else [name for inner in values for name in named(inner)]
+
+    expected = named(manifest.get("exports")) + named(manifest.get("types")) + named(manifest.get("main"))
+    expected += ["README.md", "LICENSE-APACHE", "LICENSE-MIT", "package.json"]
+    return sorted({name.removeprefix("./") for name in expected} - packed)
 
 
 def published():
@@ -202,7 +227,7 @@ def check_packages():
 
 
 def check_faults():
-    """Made-up ELF files: each run shows that the check can fail."""
+    """Made-up ELF files and a made-up package: each run shows that the check can fail."""
 
     def elf(kinds, names=b""):
         sections = 64 + 56 * len(kinds)
@@ -214,6 +239,9 @@ def check_faults():
     assert "dynamic linker" in fault_of(elf([6, PT_INTERP, 1])) and "dynamic linker" in fault_of(elf([]))
     assert "debug information" in fault_of(elf([1], b"\0.debug_info\0"))
     assert fault_of(b"#!/bin/sh\n") == "the program is no ELF file"
+    manifest = {"exports": {".": {"types": "./a.d.ts", "default": "./a.js"}}, "types": "./b.d.ts"}
+    files = {"a.js", "README.md", "LICENSE-APACHE", "LICENSE-MIT", "package.json"}
+    assert missing_files(manifest, files) == ["a.d.ts", "b.d.ts"] and not missing_files(manifest, files | {"a.d.ts", "b.d.ts"})
 
 
 def main():
