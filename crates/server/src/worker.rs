@@ -180,7 +180,7 @@ impl Worker {
     pub(super) fn flush_conn(&mut self, io: &mut Io, conn: ConnId) {
         self.flush_conn_alone(io, conn);
         if self.shared.services.topics.has_published() {
-            self.publish_from(io, conn);
+            self.note_publisher(io, conn);
         }
         if self.shared.services.topics.has_presence_to_publish(io.now()) {
             self.send_presence(io);

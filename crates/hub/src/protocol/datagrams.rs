@@ -34,7 +34,7 @@ pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, Hand
 }
 
 /// Sends topic publications to a client as datagrams.
-pub(crate) fn deliver_datagrams(encoded: EncodedTopics, topics: Vec<String>, cx: &mut Context<'_>) {
+pub(crate) fn use_datagrams(encoded: EncodedTopics, topics: Vec<String>, cx: &mut Context<'_>) {
     for topic in topics {
         cx.deliver_datagrams(&encoded.topic(&topic));
     }

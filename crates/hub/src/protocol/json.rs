@@ -46,7 +46,7 @@ use crate::config::ConfigHandle;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
-use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
+use crate::protocol::datagrams::{datagram_topics, use_datagrams};
 use crate::session::client_session::ClientSession;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
@@ -479,7 +479,7 @@ impl Handler for JsonClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         let path = if self.streams.has_default() { ConnectionPath::Stream } else { ConnectionPath::Protocol };
         self.session.open(path, cx);
-        deliver_datagrams(MESSAGES, std::mem::take(&mut self.datagram_topics), cx);
+        use_datagrams(MESSAGES, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(path.as_str(), cx) {
             self.send_welcome(None, cx);
             self.subscribe_to_assigned(cx);

@@ -21,7 +21,7 @@ use crate::http::topic_of;
 use crate::model::problem::code;
 use crate::model::publication::{Publication, PublicationSender};
 use crate::model::{self, MessageContent};
-use crate::protocol::datagrams::{datagram_topics, deliver_datagrams};
+use crate::protocol::datagrams::{datagram_topics, use_datagrams};
 use crate::session::client_session::ClientSession;
 use crate::streams::service::StreamService;
 use crate::topics::{self, HubTopics};
@@ -161,7 +161,7 @@ impl TopicClient {
 impl Handler for TopicClient {
     fn open(&mut self, cx: &mut Context<'_>) {
         self.session.open(ConnectionPath::Topic, cx);
-        deliver_datagrams(PAYLOADS, std::mem::take(&mut self.datagram_topics), cx);
+        use_datagrams(PAYLOADS, std::mem::take(&mut self.datagram_topics), cx);
         if !self.start_connect(cx) {
             self.begin(cx);
         }

@@ -32,29 +32,22 @@ impl RelayFeed {
 }
 
 impl CopyObserver for RelayFeed {
-    fn accepted(&self, base: u64, records: &Records) {
-        if let (Some(topics), Some(relay)) = (self.topics.upgrade(), self.relay.upgrade()) {
-            topics.publish_accepted(&relay, base, records);
-        }
-    }
-}
-
-impl DurableTopics {
     /// Publishes records that the log has accepted, if all earlier ones are published and no worker has a backlog.
     /// Otherwise the relay reads them from the log.
-    fn publish_accepted(&self, relay: &TopicRelay, base: u64, records: &Records) {
+    fn accepted(&self, base: u64, records: &Records) {
+        let (Some(topics), Some(relay)) = (self.topics.upgrade(), self.relay.upgrade()) else { return };
         let end = base + u64::from(records.count());
         let mut relayed = relay.progress();
         let Some(earlier) = relay.accept(end, &relayed) else { return };
         if *relayed >= earlier
-            && let Some((hub, publisher)) = &mut *self.feed()
+            && let Some((hub, publisher)) = &mut *topics.feed()
         {
-            *relayed = publish(hub, publisher, relay, base, records, *relayed);
+            *relayed = publish(hub, publisher, &relay, base, records, *relayed);
         }
         let is_complete = *relayed >= end;
         drop(relayed);
         match is_complete {
-            true => self.wake_all(),
+            true => topics.wake_all(),
             false => relay.wake_flag.clone().wake(),
         }
     }

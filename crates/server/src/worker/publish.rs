@@ -25,11 +25,11 @@ impl Worker {
     pub(super) fn end_publications(&mut self, io: &mut Io) {
         let is_idle = self.delivery.is_idle() && !self.shared.services.topics.has_publications();
         if !is_idle {
-            self.deliver_publications(io);
+            self.end_pending_publications(io);
         }
     }
 
-    fn deliver_publications(&mut self, io: &mut Io) {
+    fn end_pending_publications(&mut self, io: &mut Io) {
         if self.shared.services.topics.pending_deliveries() > 0 || self.delivery.partial.is_some() {
             self.publish(io);
         }
@@ -87,7 +87,7 @@ impl Worker {
                     && self.shared.services.topics.is_live(*topic, *sequence, subscriber));
             if *except != Some(subscriber) && !left {
                 self.leave_run(io, subscriber);
-                self.deliver(io, subscriber, &current.publication, current.rule);
+                self.deliver_all(io, subscriber, [(&current.publication, current.rule)]);
             }
         }
         self.shared.services.topics.finish_delivery(&current.publication);
@@ -228,7 +228,7 @@ impl Worker {
     /// Notes the publications of a connection's callbacks, which are delivered at the end of the turn, or at once if
     /// the queue is full. While some of them are queued, on this thread or on another, reads of the connection are
     /// paused.
-    pub(super) fn publish_from(&mut self, io: &mut Io, conn: ConnId) {
+    pub(super) fn note_publisher(&mut self, io: &mut Io, conn: ConnId) {
         self.shared.services.topics.take_published();
         if self.delivery.publishers.last() != Some(&conn) {
             self.delivery.publishers.push(conn);
@@ -256,10 +256,6 @@ impl Worker {
             let rule = self.shared.services.topics.rule(publication.topic);
             Some(PartialDelivery { publication, rule, subscribers, next: 0, split: false })
         })
-    }
-
-    fn deliver(&mut self, io: &mut Io, conn: ConnId, publication: &QueuedPublication, rule: RuleId) {
-        self.deliver_all(io, conn, [(publication, rule)]);
     }
 
     /// Delivers publications through the queue of a connection.

@@ -275,7 +275,7 @@ pub(super) fn broadcast(
                 exclude,
             };
             Ok(Answer::later(async move {
-                match broadcast.publish(scan, &pattern).await {
+                match broadcast.run(scan, &pattern).await {
                     Ok(results) => text_success(results),
                     Err(problem) => failure(&problem),
                 }
@@ -296,7 +296,7 @@ struct PatternBroadcast {
 }
 
 impl PatternBroadcast {
-    async fn publish(mut self, scan: TopicScan, pattern: &str) -> Result<String, Problem> {
+    async fn run(mut self, scan: TopicScan, pattern: &str) -> Result<String, Problem> {
         // Find all topics first, so that a rejected broadcast reaches none.
         let cluster = self.context.cluster.as_ref();
         let topics = matching_topics_of_all_nodes(cluster, &self.publisher, scan, pattern, TOPICS_MAX).await;
