@@ -115,8 +115,8 @@ impl Handler for RejectedClient {
     fn message(&mut self, _: Payload<'_>, _: &mut Context<'_>) {}
 }
 
-/// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in a
-/// page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
+/// Whether a script sends the request with the browser's `WebSocket`, which hides the status of a failed handshake: in
+/// a page, whose browser adds `Origin`, or in another runtime with a token that can only be a subprotocol.
 pub(crate) fn is_script(request: &Request<'_>) -> bool {
     request.head().header("origin").next().is_some() || auth::offers_token(request)
 }

@@ -5,8 +5,8 @@
 //!                                                      files, lookups of names ──▶ its pool, at most BLOCKING_MAX threads
 //! ```
 //!
-//! A task never blocks its thread: what waits for a file, or computes for long, goes to the pool. `ARCHITECTURE.md` lists the threads
-//! that are no tasks, with their reasons.
+//! A task never blocks its thread: what waits for a file, or computes for long, goes to the pool. `ARCHITECTURE.md`
+//! lists the threads that are no tasks, with their reasons.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -159,8 +159,8 @@ impl Background {
         Ok(Periodic { stop: Some(stop), task: Some(task) })
     }
 
-    /// Ends the thread, and drops the tasks that have not ended: their owners have waited for those that must end. Waits at
-    /// most [`SHUTDOWN_MAX`].
+    /// Ends the thread, and drops the tasks that have not ended: their owners have waited for those that must end.
+    /// Waits at most [`SHUTDOWN_MAX`].
     pub(crate) fn shut_down(&self) {
         let state = mem::replace(&mut *self.0.state.lock(), State::ShutDown);
         let State::Running { _stop, ended, .. } = state else { return };

@@ -5,8 +5,8 @@
 //!                  └── directly, while nothing waits ──────▶┘
 //! ```
 //!
-//! The broker routes: a node subscribes there to the topics and patterns of its clients. docs/book/src/operate/cluster.md
-//! has the guarantees.
+//! The broker routes: a node subscribes there to the topics and patterns of its clients.
+//! docs/book/src/operate/cluster.md has the guarantees.
 
 mod announcer;
 mod cached_events;
@@ -307,8 +307,8 @@ impl Cluster {
         nodes
     }
 
-    /// Sends a command to all other nodes; completes with their results, or when the time is over. While the broker is away,
-    /// all known nodes are missing. Nodes that were removed without their notice are missing for a while.
+    /// Sends a command to all other nodes; completes with their results, or when the time is over. While the broker is
+    /// away, all known nodes are missing. Nodes that were removed without their notice are missing for a while.
     pub(crate) fn request(&self, command: &NodeCommand) -> impl Future<Output = NodeResults> + Send + use<> {
         let names: BTreeMap<NodeId, String> =
             self.lock_nodes().iter().map(|(id, heartbeat)| (id, heartbeat.name.clone())).collect();

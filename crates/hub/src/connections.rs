@@ -533,7 +533,8 @@ impl RegisteredConnection {
     /// Replaces the client's rights, and its user.
     ///
     /// # Errors
-    /// Their token was revoked since it was verified: the revocation has not found this connection. A later one finds it.
+    /// Their token was revoked since it was verified: the revocation has not found this connection. A later one finds
+    /// it.
     pub(crate) fn set_rights(&self, rights: &Rights, revocations: &Revocations) -> Result<(), Denied> {
         let number = self.0.number;
         let (mut registry, mut state) = (self.0.registry.lock(), self.0.lock());

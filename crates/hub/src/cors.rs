@@ -1,7 +1,7 @@
 //! Plain requests from pages of other origins: the paths that they may request, and what their pages may read.
 //!
-//! The allowed origins are those of WebSockets ([`HubConfig::with_origin`](crate::HubConfig::with_origin)). The HTTP API
-//! for backends is not among the paths: an API key does not belong in a page.
+//! The allowed origins are those of WebSockets ([`HubConfig::with_origin`](crate::HubConfig::with_origin)). The HTTP
+//! API for backends is not among the paths: an API key does not belong in a page.
 
 use sinews_server::{Request, Response, Router};
 
@@ -25,9 +25,9 @@ pub(crate) fn add_to(router: Router, live: &ConfigHandle) -> Router {
 
 /// Answers a preflight; one from another origin is counted and logged as its request would be, which the browser does
 /// not send.
-fn answer_preflight(policy: &HubConfig, request: &Request<'_>) -> Option<Response> {
-    let response = policy.cors().before(request)?;
-    match policy.check_origin(request) {
+fn answer_preflight(config: &HubConfig, request: &Request<'_>) -> Option<Response> {
+    let response = config.cors().before(request)?;
+    match config.check_origin(request) {
         Ok(()) => Some(response),
         Err(rejection) => Some(failure(response.status(), rejection.text())),
     }

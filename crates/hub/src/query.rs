@@ -1,4 +1,5 @@
-//! Query parameters of the hub's routes: a request with an unknown parameter is rejected, since its client expects an effect.
+//! Query parameters of the hub's routes: a request with an unknown parameter is rejected, since its client expects an
+//! effect.
 
 use sinews_server::{Request, query_pairs};
 
@@ -79,8 +80,8 @@ pub(crate) fn check(request: &Request<'_>) -> Option<String> {
     unknown_parameter(query, found.names)
 }
 
-/// Returns an error that names an unknown query parameter and the nearest known parameter. Names that begin with `_` belong to
-/// other programs, such as the counters that libraries add against caches.
+/// Returns an error that names an unknown query parameter and the nearest known parameter. Names that begin with `_`
+/// belong to other programs, such as the counters that libraries add against caches.
 pub(crate) fn unknown_parameter(query: &str, known: &[&str]) -> Option<String> {
     let mut names = query_pairs(query).map(|(name, _)| name);
     let is_known =

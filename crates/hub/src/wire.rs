@@ -24,9 +24,10 @@ use sinews_server::{ListenAddress, Position};
 
 use crate::access::auth::Revocation;
 
-/// Version of all frames except `Hello`, `Bound` and `Failed`, which different versions exchange. `Hello` may have further optional
-/// fields, which an older successor ignores. It cannot read further kinds of [`HandoverAddress`]: its handover fails, and the
-/// predecessor keeps serving. [`HandoverAddress::Datagrams`], which only a predecessor with HTTP/3 sends, is such a kind.
+/// Version of all frames except `Hello`, `Bound` and `Failed`, which different versions exchange. `Hello` may have
+/// further optional fields, which an older successor ignores. It cannot read further kinds of [`HandoverAddress`]: its
+/// handover fails, and the predecessor keeps serving. [`HandoverAddress::Datagrams`], which only a predecessor with
+/// HTTP/3 sends, is such a kind.
 pub(crate) const VERSION: u32 = 4;
 
 /// Longest frame: above any sensible message limit, and small enough to detect a corrupt length.

@@ -64,8 +64,8 @@ impl Answer {
         Self(AnswerKind::Later(Box::pin(async move { LaterAnswer::Response(response.await) })))
     }
 
-    /// Answers with the output of this future, as [`later`](Self::later) does: a streaming response, or instead a response
-    /// with an error.
+    /// Answers with the output of this future, as [`later`](Self::later) does: a streaming response, or instead a
+    /// response with an error.
     #[must_use]
     pub fn later_streaming(
         answer: impl Future<Output = Result<StreamingResponse, Response>> + 'static,

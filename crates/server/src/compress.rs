@@ -17,8 +17,8 @@ pub(crate) fn gzip(content: &[u8], level: u32) -> Option<Bytes> {
     (compressed.len() < content.len()).then(|| compressed.into_boxed_slice().into())
 }
 
-/// Returns content that stays for the life of the program in gzip, at the best level, if that is smaller. All calls share
-/// one compressor of about 300 KiB: compressors of their own would leave as much to the allocator each.
+/// Returns content that stays for the life of the program in gzip, at the best level, if that is smaller. All calls
+/// share one compressor of about 300 KiB: compressors of their own would leave as much to the allocator each.
 pub(crate) fn gzip_asset(content: &[u8]) -> Option<Bytes> {
     static COMPRESSOR: Mutex<Option<Compress>> = Mutex::new(None);
     let mut compressor = COMPRESSOR.lock();

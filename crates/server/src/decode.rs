@@ -12,8 +12,8 @@ use crate::request::Response;
 /// Returns the content of a request body, of at most `max` bytes.
 ///
 /// # Errors
-/// The answer: 415 for an unknown coding, with a list of the known codings (RFC 7694), 413 for content beyond the limit, and 400 for
-/// content in another coding than the named coding.
+/// The answer: 415 for an unknown coding, with a list of the known codings (RFC 7694), 413 for content beyond the
+/// limit, and 400 for content in another coding than the named coding.
 pub(crate) fn decode_body<'b>(
     head: &RequestHead<'_>,
     body: &'b [u8],

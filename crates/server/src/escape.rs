@@ -1,5 +1,5 @@
-//! Escapes the characters with which a peer's text could control a terminal, or appear as another line: control characters of ASCII and
-//! of Latin 1 (C1), line and paragraph separators, and marks of the direction of text.
+//! Escapes the characters with which a peer's text could control a terminal, or appear as another line: control
+//! characters of ASCII and of Latin 1 (C1), line and paragraph separators, and marks of the direction of text.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,8 @@ pub fn escape_line(text: &str) -> String {
     escape(text, |char| char != '\t', |shown, char| shown.extend(char.escape_default()))
 }
 
-/// Escapes a text of JSON, whose strings mean the same afterwards. Encoders of JSON escape only the control characters of ASCII.
+/// Escapes a text of JSON, whose strings mean the same afterwards. Encoders of JSON escape only the control characters
+/// of ASCII.
 #[must_use]
 pub fn escape_json(json: &str) -> String {
     escape(

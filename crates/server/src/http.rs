@@ -131,18 +131,19 @@ impl HttpConfig {
         self
     }
 
-    /// Serves HTTP/2 too on listeners with TLS, to clients that choose it by ALPN. Requests meet the same routes, hooks, limits
-    /// and timeouts. WebSockets by extended CONNECT (RFC 8441) and [streaming responses](crate::StreamingResponse) share the
-    /// connection with requests; each counts as a connection in [`Limits`](crate::Limits). Default: `true`, as browsers open
-    /// six connections to a server over HTTP/1.1, and one over HTTP/2.
+    /// Serves HTTP/2 too on listeners with TLS, to clients that choose it by ALPN. Requests meet the same routes,
+    /// hooks, limits and timeouts. WebSockets by extended CONNECT (RFC 8441) and [streaming
+    /// responses](crate::StreamingResponse) share the connection with requests; each counts as a connection in
+    /// [`Limits`](crate::Limits). Default: `true`, as browsers open six connections to a server over HTTP/1.1, and one
+    /// over HTTP/2.
     #[must_use]
     pub fn with_http2(mut self, enabled: bool) -> Self {
         self.http2 = enabled;
         self
     }
 
-    /// Serves HTTP/2 too on listeners without TLS, to clients that begin with its preface (prior knowledge, RFC 9113 section
-    /// 3.3). Default: `false`: browsers have no HTTP/2 without TLS, and a proxy in front may not expect it.
+    /// Serves HTTP/2 too on listeners without TLS, to clients that begin with its preface (prior knowledge, RFC 9113
+    /// section 3.3). Default: `false`: browsers have no HTTP/2 without TLS, and a proxy in front may not expect it.
     #[must_use]
     pub fn with_http2_clear_text(mut self, enabled: bool) -> Self {
         self.http2_clear_text = enabled;

@@ -52,8 +52,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Returns the sockets, in insertion order. An address has one socket for each thread that served it. With HTTP/3, one more
-    /// leads to the predecessor ([`ListenAddress::Datagrams`]).
+    /// Returns the sockets, in insertion order. An address has one socket for each thread that served it. With HTTP/3,
+    /// one more leads to the predecessor ([`ListenAddress::Datagrams`]).
     pub fn iter(&self) -> impl Iterator<Item = (&ListenAddress, BorrowedFd<'_>)> {
         let datagrams = self.datagrams.iter().map(|socket| (&ListenAddress::Datagrams, socket.as_fd()));
         self.sockets.iter().map(|(address, socket)| (address, socket.as_fd())).chain(datagrams)

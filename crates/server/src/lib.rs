@@ -1,5 +1,5 @@
-//! HTTP and WebSocket server on one event loop per core: routes, handlers, topics. It speaks HTTP/1.1, HTTP/2 (over TLS by
-//! default) and HTTP/3 (experimental, off by default).
+//! HTTP and WebSocket server on one event loop per core: routes, handlers, topics. It speaks HTTP/1.1, HTTP/2 (over TLS
+//! by default) and HTTP/3 (experimental, off by default).
 //!
 //! ```text
 //!   listener ─▶ worker (a thread) ▶ HTTP: any method ─▶ Router ─▶ Response, at once or later; Files

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Permits ten lines of one kind in ten seconds, and counts the others. A line that a peer can cause at will has a limit: ten
-/// lines show the problem, and a log of thousands hides the others.
+/// Permits ten lines of one kind in ten seconds, and counts the others. A line that a peer can cause at will has a
+/// limit: ten lines show the problem, and a log of thousands hides the others.
 ///
 /// ```
 /// use std::time::Instant;
@@ -50,7 +50,8 @@ impl LogLimit {
         Self(Mutex::new(LogInterval::NEW))
     }
 
-    /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted, too.
+    /// Returns the number of lines that were omitted since the last permitted line; `None` if this line is omitted,
+    /// too.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut log = self.0.lock();
         if log.begin.is_none_or(|begin| now.saturating_duration_since(begin) >= INTERVAL) {

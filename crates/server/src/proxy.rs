@@ -83,8 +83,8 @@ pub(crate) enum HeaderFault {
     TimedOut,
 }
 
-/// Connections without a header that the log has not named yet. A listener without its proxy closes all of them, which one line
-/// explains.
+/// Connections without a header that the log has not named yet. A listener without its proxy closes all of them, which
+/// one line explains.
 pub(crate) struct HeaderFaults {
     closed: AtomicU64,
     /// When the next line may be written, in milliseconds since [`epoch`](Self::epoch).

@@ -392,8 +392,8 @@ impl Response {
         self
     }
 
-    /// Sets a body that is encoded piece by piece as the client takes it, as [`with_body`](Self::with_body) does. It is not
-    /// [compressed](crate::Compression).
+    /// Sets a body that is encoded piece by piece as the client takes it, as [`with_body`](Self::with_body) does. It is
+    /// not [compressed](crate::Compression).
     #[must_use]
     pub fn with_source(mut self, source: impl BodySource + 'static) -> Self {
         self.body = ResponseBody::Source(SourcePart::new(source));
@@ -499,8 +499,8 @@ fn form_decoded(text: &str) -> Cow<'_, str> {
     percent_decode_str(&spaced).decode_utf8_lossy().into_owned().into()
 }
 
-/// Splits a query into names and values, in order. Names are decoded as values are by
-/// [`Request::query_values`]: `tok%65n` is `token` for a client, so it must not be another parameter here. Values are not decoded.
+/// Splits a query into names and values, in order. Names are decoded as values are by [`Request::query_values`]:
+/// `tok%65n` is `token` for a client, so it must not be another parameter here. Values are not decoded.
 ///
 /// ```
 /// let pairs: Vec<_> = sinews_server::query_pairs("tok%65n=a%20b&x").collect();

@@ -510,9 +510,10 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::readiness_delay`] no connection is accepted any
-    /// more. Each WebSocket gets a Close with 1001 or its
-    /// [`Handler::stop_code`](crate::Handler::stop_code) within [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the peers. A second call changes nothing.
+    /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::readiness_delay`] no connection is accepted
+    /// any more. Each WebSocket gets a Close with 1001 or its [`Handler::stop_code`](crate::Handler::stop_code) within
+    /// [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the
+    /// peers. A second call changes nothing.
     pub fn stop(&self) {
         self.listener_fds.close();
         self.raise(Stop::Graceful);

@@ -265,8 +265,8 @@ impl Worker {
     }
 }
 
-/// Minimum number of freed buffers, handshakes or closed connections to return memory for: a buffer has up to 64 KiB, tables that
-/// grow with connections free their former memory, and under low load they are mostly fewer.
+/// Minimum number of freed buffers, handshakes or closed connections to return memory for: a buffer has up to 64 KiB,
+/// tables that grow with connections free their former memory, and under low load they are mostly fewer.
 const FREED_MIN: usize = 64;
 
 /// How long unused memory of messages is retained: it is returned after one to two intervals.

@@ -303,8 +303,8 @@ impl Auth {
     /// Returns a token's claims after checking its signature, times, audience and issuer.
     ///
     /// # Errors
-    /// [`HubErrorKind::Token`], with the reason for the rejection. [`HubErrorKind::KeysNotFetched`]: the same token may be
-    /// accepted later.
+    /// [`HubErrorKind::Token`], with the reason for the rejection. [`HubErrorKind::KeysNotFetched`]: the same token may
+    /// be accepted later.
     pub fn verify(&self, token: &str) -> Result<Claims, HubError> {
         self.check_token(token).map_err(|fault| {
             let kind = if fault.is_temporary { HubErrorKind::KeysNotFetched } else { HubErrorKind::Token };

@@ -102,7 +102,8 @@ impl PublishRate {
 }
 
 impl Namespace {
-    /// Creates a namespace for the topics that a pattern matches ([`TopicPattern`](sinews_server::TopicPattern)), without options.
+    /// Creates a namespace for the topics that a pattern matches ([`TopicPattern`](sinews_server::TopicPattern)),
+    /// without options.
     #[must_use]
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {

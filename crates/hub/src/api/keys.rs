@@ -123,16 +123,16 @@ fn write(
     request: &Request<'_>,
     make: impl FnOnce(&Request<'_>, &str) -> Result<KeyWrite, Response>,
 ) -> Result<Answer, Denied> {
-    let policy = api.live.config();
+    let config = api.live.config();
     // A page from another origin can make a browser write here, too.
-    if let Err(rejection) = policy.check_origin(request) {
+    if let Err(rejection) = config.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
     let (topic, key) = match names_of(request) {
         Ok(names) => names,
         Err(answer) => return Ok(answer.into()),
     };
-    let rights = policy.rights(request)?;
+    let rights = config.rights(request)?;
     let has_hook = rights.topic_hook(HookKind::Publish, &topic).is_some();
     let hooks = RequestHooks::for_request(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
     if hooks.is_none() {

@@ -40,7 +40,8 @@ impl RecordLines {
         self.len
     }
 
-    /// Adds at most `max` records of a read from an offset on, until the lines have `bytes_max` bytes. Returns their number.
+    /// Adds at most `max` records of a read from an offset on, until the lines have `bytes_max` bytes. Returns their
+    /// number.
     pub(super) fn push(
         &mut self,
         partition: u32,

@@ -15,12 +15,12 @@ use crate::uncached::UNCACHED;
 
 /// `POST /rpc/{method}`: the application answers.
 pub(crate) fn call(live: &ConfigHandle, request: &Request<'_>) -> Result<Answer, Denied> {
-    let policy = live.config();
+    let config = live.config();
     // A page from another origin can make a browser post here, too.
-    if let Err(rejection) = policy.check_origin(request) {
+    if let Err(rejection) = config.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
-    let rights = policy.rights(request)?;
+    let rights = config.rights(request)?;
     let (method, topic, content) = match read(request) {
         Ok(call) => call,
         Err(problem) => return Ok(RequestRejection::Problem(problem).response().into()),

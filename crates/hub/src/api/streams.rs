@@ -36,33 +36,33 @@ const BYTES_MAX: u64 = 4 << 20;
 
 /// `POST /streams/{name}`: answers when the requested durability is reached.
 pub(crate) fn append(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
-    change(policy, store, request, try_publish)
+    change(config, store, request, try_publish)
 }
 
 /// Executes a request that changes a stream.
 fn change(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
     execute: fn(&HubConfig, &Arc<StreamService>, &Request<'_>, String) -> Result<Answer, Problem>,
 ) -> Answer {
     // A page from another origin can make a browser send this, too.
-    if let Err(rejection) = policy.check_origin(request) {
+    if let Err(rejection) = config.check_origin(request) {
         return failure(403, rejection.text()).into();
     }
     let executed = store.ok_or_else(streams_disabled).and_then(|store| {
         let name = stream_name_of(request)?;
-        execute(policy, store, request, name)
+        execute(config, store, request, name)
     });
     executed.unwrap_or_else(|problem| error_response(&problem).into())
 }
 
 fn try_publish(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: &Arc<StreamService>,
     request: &Request<'_>,
     name: String,
@@ -74,7 +74,7 @@ fn try_publish(
         Some(_) => return Err(problem(code::MALFORMED, "ack must be memory, disk or broker")),
     };
     let choice = partition_of(request)?;
-    let rights = policy.rights(request)?;
+    let rights = config.rights(request)?;
     let durability = durability.durability().unwrap_or(Durability::Disk);
     if let Some(opening) = store.opening(&name, Action::Publish, &rights) {
         let (store, records) = (Arc::clone(store), records_of(request, store)?);
@@ -182,20 +182,20 @@ pub(crate) fn append_to_topic(
 
 /// `DELETE /streams/{name}`: answers when the stream is deleted.
 pub(crate) fn delete(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
-    change(policy, store, request, try_delete)
+    change(config, store, request, try_delete)
 }
 
 fn try_delete(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: &Arc<StreamService>,
     request: &Request<'_>,
     name: String,
 ) -> Result<Answer, Problem> {
-    store.check_delete(&name, &policy.rights(request)?)?;
+    store.check_delete(&name, &config.rights(request)?)?;
     let deletion = store.delete(&name)?;
     Ok(Answer::later(async move {
         match deletion.await {
@@ -278,13 +278,13 @@ fn percent_decoded(value: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// `GET /streams/{name}`: the available records, as JSON lines.
-pub(crate) fn read(policy: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
-    try_read(policy, store, request).unwrap_or_else(|problem| error_response(&problem).into())
+pub(crate) fn read(config: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
+    try_read(config, store, request).unwrap_or_else(|problem| error_response(&problem).into())
 }
 
 /// `GET /streams/{name}/records`: the records of one read from an offset on, as the op `read`.
 pub(crate) fn fetch_records(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Answer {
@@ -297,7 +297,7 @@ pub(crate) fn fetch_records(
         let partition = u32::try_from(number("partition", 0)?);
         let partition = partition.map_err(|_| problem(code::NO_STREAM, "no such partition"))?;
         let bytes = usize::try_from(number("bytes", READ_BYTES as u64)?).unwrap_or(READ_BYTES);
-        with_stream(policy, store, request, async move |store, stream| {
+        with_stream(config, store, request, async move |store, stream| {
             let name = stream.name().to_owned();
             let FetchedRecords { from, end, read } = fetch(store, stream, partition, offset, bytes).await?;
             let head = format!("{{\"stream\":{},\"partition\":{partition},\"records\":[", json!(name));
@@ -308,8 +308,8 @@ pub(crate) fn fetch_records(
 }
 
 /// `GET /streams/{name}/info`: partition and group offsets, as in the list.
-pub(crate) fn info(policy: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
-    let described = with_stream(policy, store, request, async |store, stream| {
+pub(crate) fn info(config: &HubConfig, store: Option<&Arc<StreamService>>, request: &Request<'_>) -> Answer {
+    let described = with_stream(config, store, request, async |store, stream| {
         Ok(encode(&described(&store, &stream)) + "\n")
     });
     described.unwrap_or_else(|problem| error_response(&problem).into())
@@ -317,13 +317,13 @@ pub(crate) fn info(policy: &HubConfig, store: Option<&Arc<StreamService>>, reque
 
 /// Answers with the JSON that a function makes of an open stream, which the client may read.
 fn with_stream(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
     work: impl AsyncFnOnce(Arc<StreamService>, Stream) -> Result<String, Problem> + 'static,
 ) -> Result<Answer, Problem> {
     let store = Arc::clone(store.ok_or_else(streams_disabled)?);
-    let (name, rights) = (stream_name_of(request)?, policy.rights(request)?);
+    let (name, rights) = (stream_name_of(request)?, config.rights(request)?);
     Ok(Answer::later(async move {
         let result = async {
             if let Some(opening) = store.opening(&name, Action::Subscribe, &rights) {
@@ -349,12 +349,12 @@ struct StreamReadRequest {
 }
 
 fn try_read(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Result<Answer, Problem> {
     let store = Arc::clone(store.ok_or_else(streams_disabled)?);
-    let (name, rights) = (stream_name_of(request)?, policy.rights(request)?);
+    let (name, rights) = (stream_name_of(request)?, config.rights(request)?);
     let start = match request.query("from") {
         None | Some("earliest") => StartPosition::Earliest,
         Some("latest") => StartPosition::Latest,
@@ -412,14 +412,14 @@ async fn lines(store: &StreamService, read_request: StreamReadRequest) -> Result
 
 /// `GET /streams`: a page of the readable streams and their offsets.
 pub(crate) fn list(
-    policy: &HubConfig,
+    config: &HubConfig,
     store: Option<&Arc<StreamService>>,
     request: &Request<'_>,
 ) -> Response {
     let listed = || {
         let (after, limit) = (text_query(request, "after")?, limit_of(request, STREAMS_MAX)?);
         let store = store.ok_or_else(streams_disabled)?;
-        store.list(&policy.rights(request)?, |_| true, after.as_deref(), limit)
+        store.list(&config.rights(request)?, |_| true, after.as_deref(), limit)
     };
     match listed() {
         Ok(page) => Response::json("").with_source(page.into_json()).with_header("Cache-Control", UNCACHED),

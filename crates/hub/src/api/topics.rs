@@ -31,16 +31,16 @@ pub(crate) struct TopicPublishing {
 
 /// `POST /topics/{name}`: the body goes to all subscribers.
 pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Result<Answer, Denied> {
-    let policy = api.live.config();
+    let config = api.live.config();
     // A page from another origin can make a browser post here, too.
-    if let Err(rejection) = policy.check_origin(request) {
+    if let Err(rejection) = config.check_origin(request) {
         return Ok(failure(403, rejection.text()).into());
     }
     let topic = match topic_of(request, model::check_name) {
         Ok(topic) => topic,
         Err(problem) => return Ok(failure(400, &problem).into()),
     };
-    let rights = policy.rights(request)?;
+    let rights = config.rights(request)?;
     let has_hook = rights.topic_hook(HookKind::Publish, &topic).is_some();
     let hooks = RequestHooks::for_request(&api.live, request).filter(|hooks| has_hook || hooks.has_connect());
     if hooks.is_none() {

@@ -60,8 +60,9 @@ pub struct PusherLimits {
     pub requests_per_second: Option<u32>,
     /// Time for which a cache channel retains its last event. Default 30 minutes.
     pub cache_time: Duration,
-    /// Cache channels on this node that retain an event. Their messages have this number times [`event_data`](Self::event_data)
-    /// bytes at most, by default 100 MB; beyond, the oldest event is dropped. Default 10,000.
+    /// Cache channels on this node that retain an event. Their messages have this number times
+    /// [`event_data`](Self::event_data) bytes at most, by default 100 MB; beyond, the oldest event is dropped. Default
+    /// 10,000.
     pub cached_channels: usize,
     /// Users per watchlist. Default 100.
     pub watchlist: usize,
@@ -199,16 +200,16 @@ impl PusherApp {
         self
     }
 
-    /// Sets whether the app serves. A disabled app closes connections with 4003, and answers requests with 403. Default:
-    /// it serves.
+    /// Sets whether the app serves. A disabled app closes connections with 4003, and answers requests with 403.
+    /// Default: it serves.
     #[must_use]
     pub fn with_enabled(mut self, is_enabled: bool) -> Self {
         self.is_enabled = is_enabled;
         self
     }
 
-    /// Makes channels reachable as topics below this prefix: with `chat`, the channel `room` is the topic `chat.room` of
-    /// all other protocols, whose rights apply there. Default: only clients of this app reach its channels.
+    /// Makes channels reachable as topics below this prefix: with `chat`, the channel `room` is the topic `chat.room`
+    /// of all other protocols, whose rights apply there. Default: only clients of this app reach its channels.
     #[must_use]
     pub fn with_topics(mut self, prefix: impl Into<String>) -> Self {
         self.topics = Some(prefix.into());
@@ -254,8 +255,9 @@ impl PusherApp {
         self
     }
 
-    /// Sets the time without a message after which a client sends a ping: one second to one day. The server sends a ping after
-    /// [`PusherLimits::pong_time`] more, and closes the connection with 4201 after the same time again. Default 120 seconds.
+    /// Sets the time without a message after which a client sends a ping: one second to one day. The server sends a
+    /// ping after [`PusherLimits::pong_time`] more, and closes the connection with 4201 after the same time again.
+    /// Default 120 seconds.
     #[must_use]
     pub fn with_activity_timeout(mut self, timeout: Duration) -> Self {
         self.activity_timeout = timeout;
@@ -400,8 +402,8 @@ impl PusherApps {
     /// Collects apps.
     ///
     /// # Errors
-    /// An option is invalid, or two apps have the same id, key or topics: [`HubErrorKind::Setting`], or [`HubErrorKind::Url`]
-    /// and [`HubErrorKind::Key`]. The place is the app.
+    /// An option is invalid, or two apps have the same id, key or topics: [`HubErrorKind::Setting`], or
+    /// [`HubErrorKind::Url`] and [`HubErrorKind::Key`]. The place is the app.
     pub fn new(apps: impl IntoIterator<Item = PusherApp>) -> Result<Self, HubError> {
         let mut all = Self::default();
         for app in apps {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The memory for all recoveries of this node. Each reserves the most that its events may take. Recoveries wait for it in the
-/// order in which they ask.
+/// The memory for all recoveries of this node. Each reserves the most that its events may take. Recoveries wait for it
+/// in the order in which they ask.
 #[derive(Clone, Debug)]
 pub(crate) struct RecoveryBudget {
     /// One for each recovery.

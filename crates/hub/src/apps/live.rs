@@ -220,8 +220,8 @@ impl LiveApps {
         Some(version)
     }
 
-    /// Retains an event of this age from its origin, unless it is known or there is a later one. Returns its version if it is
-    /// retained.
+    /// Retains an event of this age from its origin, unless it is known or there is a later one. Returns its version if
+    /// it is retained.
     pub(crate) fn restore(
         &self,
         target: &EventTarget<'_>,
@@ -241,8 +241,8 @@ impl LiveApps {
         target.lock_cache().get(&target.channel, now).is_some().then_some(version)
     }
 
-    /// The topics of the cache channels whose last event this node has published, not longer ago than this: the youngest event
-    /// first.
+    /// The topics of the cache channels whose last event this node has published, not longer ago than this: the
+    /// youngest event first.
     pub(crate) fn own_events(&self, age_max: Duration) -> Vec<String> {
         let apps: Vec<Arc<LiveApp>> = self.read(|table| table.live.values().cloned().collect());
         let now = Instant::now();

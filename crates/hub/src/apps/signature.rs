@@ -273,8 +273,8 @@ impl<'a> SignedRequest<'a> {
     }
 }
 
-/// A query as most libraries send it: its fields have no escapes and are in order, but for the signature. The signed text is
-/// the query without the signature.
+/// A query as most libraries send it: its fields have no escapes and are in order, but for the signature. The signed
+/// text is the query without the signature.
 #[derive(Debug)]
 struct SortedQuery<'a> {
     credentials: RequestCredentials<'a>,

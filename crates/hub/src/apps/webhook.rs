@@ -99,8 +99,8 @@ impl PusherWebhook {
         }
     }
 
-    /// Sets the events. Default, and for an empty list: all but [`WebhookEventKind::ConnectionClosed`], which no channel
-    /// has. An app without [subscription counts](crate::PusherApp::with_subscription_counts) has no
+    /// Sets the events. Default, and for an empty list: all but [`WebhookEventKind::ConnectionClosed`], which no
+    /// channel has. An app without [subscription counts](crate::PusherApp::with_subscription_counts) has no
     /// [`WebhookEventKind::SubscriptionCount`].
     #[must_use]
     pub fn with_events(mut self, events: impl IntoIterator<Item = WebhookEventKind>) -> Self {
@@ -157,7 +157,8 @@ impl PusherWebhook {
     /// Trusts only these certificates, in PEM, for an `https` URL. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid
+    /// one.
     pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)

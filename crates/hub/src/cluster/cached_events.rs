@@ -116,7 +116,8 @@ impl MissedEvents {
         send_events_since(begin, cluster, hub, now);
     }
 
-    /// Sends the events again when it is time: nodes that have returned later than this one lack them. The others know them.
+    /// Sends the events again when it is time: nodes that have returned later than this one lack them. The others know
+    /// them.
     pub(super) fn send_again(&mut self, cluster: &Cluster, hub: &HubTopics, now: Instant) {
         if let Some((_, begin)) = self.again.take_if(|(due, _)| *due <= now) {
             send_events_since(begin, cluster, hub, now);
@@ -168,8 +169,8 @@ pub(super) fn exchange_events(
         }
         let events = results.iter().filter_map(read_event);
         if let Some((age, message, origin)) = events.min_by_key(|(age, ..)| *age) {
-            // An answer may be older than the last one, or than the time limit: it follows the request. Later events have
-            // arrived as publications, and stay.
+            // An answer may be older than the last one, or than the time limit: it follows the request. Later events
+            // have arrived as publications, and stay.
             hub.restore_last_event(publisher, &topic, &message, origin, asked.elapsed() + age);
         }
     }

@@ -269,8 +269,8 @@ impl BrokerConnection {
         }
     }
 
-    /// Queues the answer to a ping. One answer suffices while the broker reads nothing: a broker that pings and never reads
-    /// costs no memory.
+    /// Queues the answer to a ping. One answer suffices while the broker reads nothing: a broker that pings and never
+    /// reads costs no memory.
     fn answer_ping(&mut self) {
         if self.pong_end.is_none() {
             self.client.write_pong(&mut self.output);

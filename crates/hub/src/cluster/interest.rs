@@ -1,4 +1,5 @@
-//! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a history.
+//! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a
+//! history.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Keys of topics, shared by all nodes. One node owns each topic: it accepts the writes, and publishes the changes. Each
-//! node has a replica.
+//! Keys of topics, shared by all nodes. One node owns each topic: it accepts the writes, and publishes the changes.
+//! Each node has a replica.
 //!
 //! ```text
 //!   client ─▶ node ── write ──▶ owner: condition, limits, version ── changes ──▶ all nodes: replica, subscribers

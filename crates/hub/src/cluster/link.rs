@@ -36,8 +36,8 @@ const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Delay before a new connection: doubles with each attempt, up to [`RETRY_MAX`]. Half the delay is random.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 
-/// Time after a login after which the next delay is the shortest one again: a broker that accepts a login and then closes the
-/// connection is not asked more often than one that rejects the login.
+/// Time after a login after which the next delay is the shortest one again: a broker that accepts a login and then
+/// closes the connection is not asked more often than one that rejects the login.
 const STABLE_TIME: Duration = Duration::from_secs(30);
 
 /// Time limit to send the last bytes when the server stops.
@@ -220,8 +220,8 @@ impl ClusterLink {
         let waker = Arc::clone(cluster);
         let wake = move || waker.outbox.wake();
         let registry = self.poll.registry();
-        let policy = self.receiver.live.config();
-        let (background, options) = (policy.background(), &cluster.options);
+        let config = self.receiver.live.config();
+        let (background, options) = (config.background(), &cluster.options);
         match BrokerConnection::start(background, options, Some(&own), attempt, registry, SOCKET, wake) {
             Ok(connection) => self.connection = Some(connection),
             Err(reason) => self.disconnect(&reason, now),

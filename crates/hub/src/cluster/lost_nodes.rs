@@ -1,4 +1,5 @@
-//! Nodes that have been removed without their notice: perhaps they run, with connections, and are cut off from the broker.
+//! Nodes that have been removed without their notice: perhaps they run, with connections, and are cut off from the
+//! broker.
 
 use std::time::{Duration, Instant};
 

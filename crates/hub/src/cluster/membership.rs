@@ -38,8 +38,8 @@ impl Cluster {
         }
     }
 
-    /// Removes nodes without heartbeats, and returns them. While the broker is silent, they are retained, and for a while after
-    /// its connection is lost.
+    /// Removes nodes without heartbeats, and returns them. While the broker is silent, they are retained, and for a
+    /// while after its connection is lost.
     pub(super) fn expire_nodes(&self, now: Instant, is_heard: bool) -> Vec<NodeId> {
         let status = self.lock_status().clone();
         let is_short = status.is_connected || now.saturating_duration_since(status.since) < OUTAGE_MAX;

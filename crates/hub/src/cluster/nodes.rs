@@ -127,7 +127,8 @@ impl Nodes {
         node.received.insert(number)
     }
 
-    /// Notes a heartbeat, which establishes its node at once if this node is new. Returns whether it is the node's first.
+    /// Notes a heartbeat, which establishes its node at once if this node is new. Returns whether it is the node's
+    /// first.
     pub(super) fn beat(&mut self, id: NodeId, heartbeat: Heartbeat, is_new_here: bool, now: Instant) -> bool {
         let Some(node) = self.0.get_mut(&id) else { return false };
         let first = *node.first.get_or_insert(now);

@@ -39,8 +39,8 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
     let mut end = begin + timeout;
     let mut poll = Poll::new().map_err(system)?;
     let waker = Arc::new(Waker::new(poll.registry(), Token(1)).map_err(system)?);
-    // This function keeps the waker until it returns: a wakeup is lost with the last reference. Without a wakeup, the next attempt
-    // to list them may succeed.
+    // This function keeps the waker until it returns: a wakeup is lost with the last reference. Without a wakeup, the
+    // next attempt to list them may succeed.
     let wake = {
         let waker = Arc::clone(&waker);
         move || drop(waker.wake())

@@ -261,8 +261,8 @@ impl Outbox {
         self.command(|kind, out| kind.unsubscribe(out, subject, is_pattern, id), None);
     }
 
-    /// Takes the purposes of the pings up to the one that the broker has answered; `id` is the one that it repeats. The earlier
-    /// ones were rejected.
+    /// Takes the purposes of the pings up to the one that the broker has answered; `id` is the one that it repeats. The
+    /// earlier ones were rejected.
     pub(super) fn take_pings(&self, id: Option<u64>) -> Vec<PingPurpose> {
         let mut state = self.lock();
         let purpose = id.map_or(PingPurpose::Heartbeat, PingPurpose::Subscription);
@@ -344,8 +344,8 @@ impl Outbox {
         }
     }
 
-    /// Sends a message to a subject; nothing while the broker is unreachable, and no message that the broker would reject, since
-    /// it would close the connection.
+    /// Sends a message to a subject; nothing while the broker is unreachable, and no message that the broker would
+    /// reject, since it would close the connection.
     pub(super) fn send(&self, subject: &str, kind: MessageKind, body: &[u8]) {
         if !self.is_open() {
             return;
@@ -416,8 +416,8 @@ impl OutboxState {
         write_topic(&mut self.batch, topic);
     }
 
-    /// Writes the batch, which nothing precedes, past the link's thread. Returns `false` if the thread has to write it or
-    /// its rest.
+    /// Writes the batch, which nothing precedes, past the link's thread. Returns `false` if the thread has to write it
+    /// or its rest.
     fn write_batch(&mut self, kind: BrokerKind) -> bool {
         if !self.direct.as_mut().is_some_and(|direct| direct.is_free(Instant::now())) {
             return false;

@@ -150,8 +150,8 @@ impl BrokerKind {
         }
     }
 
-    /// Whether the broker confirms subscriptions. Otherwise a subscription has begun if there is no error before the answer to
-    /// the next ping.
+    /// Whether the broker confirms subscriptions. Otherwise a subscription has begun if there is no error before the
+    /// answer to the next ping.
     pub(super) fn confirms_subscriptions(self) -> bool {
         self == Self::Redis
     }

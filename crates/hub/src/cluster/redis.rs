@@ -345,7 +345,8 @@ mod tests {
             client.skips_replies()
         };
         assert!(skips(PROBED));
-        // The message is omitted as well; the request is unknown, with the message and its reply; publishing is forbidden.
+        // The message is omitted as well; the request is unknown, with the message and its reply; publishing is
+        // forbidden.
         assert!(!skips(&[subscribed, unsubscribed]));
         assert!(!skips(&[subscribed, b"-ERR syntax error\r\n", message, b":1\r\n", unsubscribed]));
         assert!(!skips(&[subscribed, b"-NOPERM client\r\n", b"-NOPERM publish\r\n", unsubscribed]));

@@ -1,4 +1,5 @@
-//! Commands that the broker rejects. Each error belongs to one command: the connection, and the other subscriptions, continue.
+//! Commands that the broker rejects. Each error belongs to one command: the connection, and the other subscriptions,
+//! continue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

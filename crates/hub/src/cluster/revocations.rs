@@ -1,5 +1,5 @@
-//! The exchange of revocations with other nodes besides new revocations: requests to nodes whose heartbeats show that they
-//! have others, and the list of the revocations in effect for nodes that request it.
+//! The exchange of revocations with other nodes besides new revocations: requests to nodes whose heartbeats show that
+//! they have others, and the list of the revocations in effect for nodes that request it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,11 +14,12 @@ use crate::access::auth::{Revocation, Revocations};
 /// revocations on their way, but a broker or a node may be slow.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(2);
 
-/// Time between the first two requests, to any nodes. It doubles with each request: an answer may take a while, and may have
-/// thousands of revocations.
+/// Time between the first two requests, to any nodes. It doubles with each request: an answer may take a while, and may
+/// have thousands of revocations.
 const REQUEST_INTERVAL_MIN: Duration = Duration::from_secs(4);
 
-/// Longest time between two requests. Twice this time without a request, and the next ones follow each other fast again.
+/// Longest time between two requests. Twice this time without a request, and the next ones follow each other fast
+/// again.
 const REQUEST_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
 /// Requesting nodes from which on all nodes get one list rather than a list for each.

@@ -44,8 +44,8 @@ impl CallData<'_> {
 }
 
 impl HookCall<'_> {
-    /// Checks a call from a connection, or from a plain request, which has no rates; returns its hook. The client of all
-    /// hooks, if there are any, counts a call that exceeds a rate.
+    /// Checks a call from a connection, or from a plain request, which has no rates; returns its hook. The client of
+    /// all hooks, if there are any, counts a call that exceeds a rate.
     ///
     /// # Errors
     /// The method is invalid, the client exceeds its rate, or no hook is configured.

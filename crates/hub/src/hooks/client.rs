@@ -85,8 +85,8 @@ enum HookFault {
 pub(crate) enum HookFailed {
     /// There is no answer, or the answer is about the application: it is overloaded or malfunctions.
     Unanswered,
-    /// The application has answered with a status that a client can cause, such as 413. Opening would let each client choose
-    /// not to be examined.
+    /// The application has answered with a status that a client can cause, such as 413. Opening would let each client
+    /// choose not to be examined.
     Rejected,
 }
 
@@ -349,8 +349,8 @@ impl HookSender {
     }
 }
 
-/// Whether a client can cause a status by its request, such as 413. The others are about the application: it is slow, or
-/// receives too many requests.
+/// Whether a client can cause a status by its request, such as 413. The others are about the application: it is slow,
+/// or receives too many requests.
 fn is_of_the_request(status: u16) -> bool {
     matches!(status, 400..500) && !matches!(status, 408 | 425 | 429)
 }

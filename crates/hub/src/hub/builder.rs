@@ -168,10 +168,10 @@ impl HubBuilder {
         self
     }
 
-    /// Sets the memory that recoveries of [apps](crate::PusherApps) reserve while they read missed events of durable topics, each
-    /// 1 MiB: further recoveries wait. A recovery that has waited and read for
-    /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB. Default:
-    /// 64 MiB, which is enough for 64 recoveries at once.
+    /// Sets the memory that recoveries of [apps](crate::PusherApps) reserve while they read missed events of durable
+    /// topics, each 1 MiB: further recoveries wait. A recovery that has waited and read for
+    /// [`PusherLimits::recovery_time`](crate::PusherLimits) is answered as incomplete. Less than 1 MiB counts as 1 MiB.
+    /// Default: 64 MiB, which is enough for 64 recoveries at once.
     #[cfg(feature = "pusher")]
     #[must_use]
     pub fn pusher_recovery_bytes(mut self, bytes: usize) -> Self {

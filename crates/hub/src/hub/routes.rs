@@ -62,8 +62,8 @@ pub(crate) fn add_to(
         .websocket(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
-                let (hub, policy) = (Arc::clone(&topics_hub), topics_live.config());
-                policy.admit(request, || {
+                let (hub, config) = (Arc::clone(&topics_hub), topics_live.config());
+                config.admit(request, || {
                     TopicClient::new(request, &topics_live, hub, topics_store.clone(), max_message)
                 })
             }),
@@ -71,9 +71,9 @@ pub(crate) fn add_to(
         .websocket(
             "/ws",
             route(options, json::NAME, move |request| {
-                let (streams, policy) = (JsonStreams::new(ws_store.clone(), None), ws_live.config());
+                let (streams, config) = (JsonStreams::new(ws_store.clone(), None), ws_live.config());
                 let hub = Arc::clone(&ws_hub);
-                policy.admit(request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
+                config.admit(request, || JsonClient::new(request, &ws_live, hub, max_message, streams))
             }),
         )
         .get("/topics", messages())
@@ -96,8 +96,8 @@ fn add_pages(router: Router, options: &RouteOptions, live: &ConfigHandle, hub: &
     router.websocket(
         "/dashboard/feed",
         route(options, raw::NAME, move |request| {
-            let (policy, hub) = (live.config(), Arc::clone(&hub));
-            policy.admit(request, || crate::dashboard::DashboardClient::new(request, &live, hub))
+            let (config, hub) = (live.config(), Arc::clone(&hub));
+            config.admit(request, || crate::dashboard::DashboardClient::new(request, &live, hub))
         }),
     )
 }

@@ -176,15 +176,15 @@ fn publications_of_other_processes_exclude_a_client_of_this_one() {
     hub.shut_down();
 }
 
-/// A worker that is busy while a busy handler and a subscription arrive reads both in one turn. While it is busy again, events
-/// are published: the worker handles the subscription first, and the events on their way afterwards.
+/// A worker that is busy while a busy handler and a subscription arrive reads both in one turn. While it is busy again,
+/// events are published: the worker handles the subscription first, and the events on their way afterwards.
 #[test]
 fn pusher_4_10_client_that_subscribes_during_a_publication_receives_the_event_once() {
     let app = PusherApp::new("1", "key", "secret").with_topics("kept");
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let policy = HubConfig::new(auth, HostRules::default());
-    let policy = policy.with_pusher(PusherApps::new([app]).unwrap());
-    let hub = Hub::builder().config(policy).history("kept.>", 10).without_pages().build().unwrap();
+    let config = HubConfig::new(auth, HostRules::default());
+    let config = config.with_pusher(PusherApps::new([app]).unwrap());
+    let hub = Hub::builder().config(config).history("kept.>", 10).without_pages().build().unwrap();
     let ((entered, is_busy), (release, released)) = (sync_channel(1), sync_channel(1));
     let released = Arc::new(Mutex::new(released));
     let route = WebSocketRoute::new(move |_: &sinews_server::Request<'_>| {

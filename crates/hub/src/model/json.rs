@@ -17,8 +17,8 @@ pub(crate) fn read_object<'a, T: Deserialize<'a>>(text: &'a [u8]) -> serde_json:
     if !text.trim_ascii_start().starts_with(b"{") {
         return Err(Error::custom("expected a JSON object"));
     }
-    // One check of the whole text takes less time than one of each string. The second call reports the position of bytes that are no
-    // UTF-8, unless they are in a field that it ignores.
+    // One check of the whole text takes less time than one of each string. The second call reports the position of
+    // bytes that are no UTF-8, unless they are in a field that it ignores.
     match std::str::from_utf8(text) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(text),
@@ -99,8 +99,8 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     Deserialize::deserialize(deserializer).map(Some)
 }
 
-/// Deserializes a text that may be missing. A text without escapes is borrowed from the message; the plain implementation
-/// for `Option` would copy it.
+/// Deserializes a text that may be missing. A text without escapes is borrowed from the message; the plain
+/// implementation for `Option` would copy it.
 pub(crate) fn borrowed<'de: 'a, 'a, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Cow<'a, str>>, D::Error> {

@@ -1,7 +1,7 @@
 //! JSON with a list, which is encoded as the client takes it.
 //!
-//! A [`JsonList`] refers to its items, so it is for lists of bounded memory: pages. A [`PagedList`] of any length looks its items up,
-//! a page at a time.
+//! A [`JsonList`] refers to its items, so it is for lists of bounded memory: pages. A [`PagedList`] of any length looks
+//! its items up, a page at a time.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl<T: JsonListItem> BodySource for JsonList<T> {
     }
 }
 
-/// A body with a list that is looked up as the client takes it, by the names of its items: an item that appears or vanishes
-/// meanwhile may be listed or not, the others are listed once. The length is not known before the end.
+/// A body with a list that is looked up as the client takes it, by the names of its items: an item that appears or
+/// vanishes meanwhile may be listed or not, the others are listed once. The length is not known before the end.
 pub(crate) struct PagedList<P> {
     head: &'static str,
     tail: &'static str,

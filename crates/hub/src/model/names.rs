@@ -38,7 +38,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 /// the topic with this name only.
 ///
 /// # Errors
-/// [`HubErrorKind::Pattern`], with the reason why no topic, or no topic but one that is called like the pattern, matches.
+/// [`HubErrorKind::Pattern`], with the reason why no topic, or no topic but one that is called like the pattern,
+/// matches.
 pub fn check_pattern(pattern: &str) -> Result<(), HubError> {
     let invalid = |text: String| Err(HubError::new(HubErrorKind::Pattern, text));
     if pattern.len() > NAME_MAX {

@@ -20,12 +20,12 @@ pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// requested.
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool;
 
-    /// Passes a cache channel without an event to the node that reports the topic to the application, unless that node has
-    /// the event and this node has requested it. Returns whether another node reports the topic.
+    /// Passes a cache channel without an event to the node that reports the topic to the application, unless that node
+    /// has the event and this node has requested it. Returns whether another node reports the topic.
     fn pass_cache_miss(&self, topic: &str, is_requested: bool) -> bool;
 
-    /// Waits until all messages are handled that the broker has sent before this call. Returns whether they are, within the
-    /// time; also without a connection, since none is under way then.
+    /// Waits until all messages are handled that the broker has sent before this call. Returns whether they are, within
+    /// the time; also without a connection, since none is under way then.
     fn catch_up(&self, limit: Duration) -> bool;
 
     /// Subscribes again to a topic or pattern whose subscription the broker has rejected. If it rejects it again, all

@@ -43,8 +43,8 @@ fn update_message(update: &PresenceUpdate, part: &PresencePart<'_>) -> String {
     text
 }
 
-/// Adds the numbers of a page of a topic's members to a message, after the member `after`. Returns the page, encoded. The
-/// numbers are of before: a later update has all changes of the page since then.
+/// Adds the numbers of a page of a topic's members to a message, after the member `after`. Returns the page, encoded.
+/// The numbers are of before: a later update has all changes of the page since then.
 pub(crate) fn add_members(message: &mut Value, topic: &str, after: Option<&str>, cx: &Context<'_>) -> Bytes {
     let count = cx.topics().presence(topic);
     add_page(message, count, cx.topics().members(topic, after, PAGE_MAX + 1))
@@ -63,8 +63,8 @@ pub(crate) fn add_page(
     encode_members(&members)
 }
 
-/// The same for the first page, for a new watcher. The page may be of an earlier time since the last update: the next update
-/// has all changes since then.
+/// The same for the first page, for a new watcher. The page may be of an earlier time since the last update: the next
+/// update has all changes since then.
 pub(crate) fn add_first_members(message: &mut Value, topic: &str, cx: &Context<'_>) -> Bytes {
     let page = cx.topics().first_members(topic, PAGE_MAX, encode_members);
     message["subscribers"] = json!(cx.topics().presence(topic).connections);

@@ -61,8 +61,8 @@ pub(crate) async fn resolve(name: &str) -> io::Result<Vec<SocketAddr>> {
 /// This process's lookups: pool threads remain for files.
 static LOOKUPS: Semaphore = Semaphore::const_new(LOOKUPS_MAX);
 
-/// The addresses of one name. Connections that are opened at the same time share a lookup, so that a name whose servers do not
-/// answer delays no others.
+/// The addresses of one name. Connections that are opened at the same time share a lookup, so that a name whose servers
+/// do not answer delays no others.
 pub(crate) struct NameLookup {
     name: String,
     last: Mutex<Option<EndedLookup>>,
@@ -99,8 +99,8 @@ impl NameLookup {
     }
 }
 
-/// Connects to the first of these targets that answers, and returns it. The next attempt begins after [`STAGGER`], or when an
-/// attempt has failed.
+/// Connects to the first of these targets that answers, and returns it. The next attempt begins after [`STAGGER`], or
+/// when an attempt has failed.
 ///
 /// # Errors
 /// The last error, if all attempts fail.
@@ -185,8 +185,8 @@ impl SilentAddress {
     }
 }
 
-/// Gives `host:port` two addresses, for tests: the first never answers, and the second answers one request with this JSON. The thread ends
-/// with the client's connection.
+/// Gives `host:port` two addresses, for tests: the first never answers, and the second answers one request with this
+/// JSON. The thread ends with the client's connection.
 #[cfg(test)]
 pub(crate) fn answer_behind_silent_address(
     name: &str,

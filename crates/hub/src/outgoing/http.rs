@@ -196,7 +196,8 @@ impl HttpClient {
         Ok((status, body.to_bytes()))
     }
 
-    /// Begins a request to the URL. All answers are JSON; without `Accept`, frameworks answer errors by pages or redirects.
+    /// Begins a request to the URL. All answers are JSON; without `Accept`, frameworks answer errors by pages or
+    /// redirects.
     fn request(&self, method: Method) -> Builder {
         Request::builder()
             .method(method)

@@ -109,8 +109,8 @@ impl HookOptions {
         Self::default()
     }
 
-    /// Sets the URL that decides about new connections to `/ws` and `/topics/{name}`, and about requests for topics and keys.
-    /// Default: the token decides.
+    /// Sets the URL that decides about new connections to `/ws` and `/topics/{name}`, and about requests for topics and
+    /// keys. Default: the token decides.
     #[must_use]
     pub fn with_connect(mut self, url: impl Into<String>) -> Self {
         self.connect = Some(url.into());
@@ -182,8 +182,8 @@ impl HookOptions {
         self
     }
 
-    /// Sets how often a failed request is repeated within the timeout. Requests about publications and calls are repeated
-    /// only if the application has not received them. Default: 1.
+    /// Sets how often a failed request is repeated within the timeout. Requests about publications and calls are
+    /// repeated only if the application has not received them. Default: 1.
     #[must_use]
     pub fn with_retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -193,7 +193,8 @@ impl HookOptions {
     /// Sets the headers in the WebSocket's handshake that requests repeat, at most 32. Default: none.
     ///
     /// # Errors
-    /// [`HubErrorKind::Setting`]: a name is no name of a header, or one that the request itself has, or there are too many.
+    /// [`HubErrorKind::Setting`]: a name is no name of a header, or one that the request itself has, or there are too
+    /// many.
     pub fn with_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Result<Self, HubError> {
         for name in names {
             let fault = |_| HubError::setting(format!("{name:?} is not a header's name"));
@@ -249,8 +250,8 @@ impl HookOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the signing key is too
-    /// short. [`HubErrorKind::Setting`]: another invalid option, and its limit.
+    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the signing key
+    /// is too short. [`HubErrorKind::Setting`]: another invalid option, and its limit.
     pub fn check(&self) -> Result<(), HubError> {
         let invalid = |text: String| Err(HubError::setting(text));
         self.urls().try_for_each(|url| parse_url(url).map(drop))?;

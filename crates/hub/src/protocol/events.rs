@@ -59,8 +59,8 @@ impl TopicsReader<'_> {
     /// # Errors
     /// [`Denied`] if the token is invalid, or does not grant the right to subscribe.
     pub(crate) fn answer(self, request: &Request<'_>) -> Result<Answer, Denied> {
-        let policy = self.live.config();
-        if let Err(rejection) = policy.check_origin(request) {
+        let config = self.live.config();
+        if let Err(rejection) = config.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }
         let names = match names_of(request) {
@@ -76,7 +76,7 @@ impl TopicsReader<'_> {
                 "a page of another origin can join only by a request with `Origin`, such as one of `fetch`";
             return Ok(failure(403, problem).into());
         }
-        let rights = policy.rights(request)?;
+        let rights = config.rights(request)?;
         let mut names: Vec<String> = wanted.topics.iter().map(|topic| topic.name.clone()).collect();
         // The application decides about members as about subscribers.
         let joined = wanted.joins.iter().map(|join| join.topic.clone());

@@ -93,10 +93,10 @@ impl JsonClient {
         max_message: usize,
         streams: JsonStreams,
     ) -> Result<Self, HandshakeRejection> {
-        let policy = live.config();
+        let config = live.config();
         let datagram_topics = datagram_topics(request)?;
-        let client = Self::with_rights(policy.rights(request)?, live, hub, max_message, streams);
-        Ok(Self { hooks: ConnectionHooks::for_connection(request, &policy), datagram_topics, ..client })
+        let client = Self::with_rights(config.rights(request)?, live, hub, max_message, streams);
+        Ok(Self { hooks: ConnectionHooks::for_connection(request, &config), datagram_topics, ..client })
     }
 
     /// Creates the handler for a client whose rights are known.

@@ -81,13 +81,13 @@ impl TopicClient {
         if store.is_some() && !is_pattern && !include_self {
             return Err(HandshakeRejection::request(400, "self=false is not supported for durable topics"));
         }
-        let policy = live.config();
-        let rights = policy.rights(request)?;
+        let config = live.config();
+        let rights = config.rights(request)?;
         // A connect hook may grant other rights.
-        if policy.hooks().is_none_or(|hooks| hooks.options().connect.is_none()) {
+        if config.hooks().is_none_or(|hooks| hooks.options().connect.is_none()) {
             rights.may(Action::Subscribe, &topic)?;
         }
-        let hooks = RawHooks::for_connection(request, &policy);
+        let hooks = RawHooks::for_connection(request, &config);
         let stream = store.map(TopicAppender::new);
         Ok(Self {
             topic,

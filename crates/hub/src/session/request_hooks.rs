@@ -108,8 +108,8 @@ impl RequestHooks {
         rights: Rights,
         path: &str,
     ) -> Result<AcceptedRequest, RequestRejection> {
-        let policy = self.live.config();
-        let options = policy.hooks().map(|hooks| hooks.options());
+        let config = self.live.config();
+        let options = config.hooks().map(|hooks| hooks.options());
         let Some((url, failure)) =
             options.and_then(|options| Some((options.connect.clone()?, options.failure)))
         else {
@@ -122,7 +122,7 @@ impl RequestHooks {
             return Ok(AcceptedRequest { rights, is_granted: false, answer });
         };
         let address = rights.address().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
-        let granted = policy.rights_of_claims(claims, address);
+        let granted = config.rights_of_claims(claims, address);
         let rights = granted.map_err(|rejected| match rejected {
             RejectedClaims::Expired => Denied::token(EXPIRED.to_owned()).into(),
             RejectedClaims::Revoked(denied) => RequestRejection::from(denied),
@@ -208,9 +208,9 @@ impl RequestHooks {
         rights: &Rights,
         detail: HookDetail<'_>,
     ) -> Result<HookReply, RequestRejection> {
-        let policy = self.live.config();
+        let config = self.live.config();
         // A reload may have removed the hooks.
-        let client = policy.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
+        let client = config.hooks().ok_or_else(|| problem(code::STORE, UNANSWERED))?;
         let pending = client.call(&hook.url, &detail, "", rights.client(), self.headers.clone());
         match pending.wait().await {
             Ok(HookReply { rejection: Some(rejection), .. }) => {

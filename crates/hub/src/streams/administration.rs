@@ -31,8 +31,8 @@ impl StreamService {
         self.streams()?.describe(name).ok_or_else(missing)
     }
 
-    /// Checks that a group of an existing stream has no members on this node: a member would continue at its own offset,
-    /// and commit it again.
+    /// Checks that a group of an existing stream has no members on this node: a member would continue at its own
+    /// offset, and commit it again.
     pub(crate) fn check_group(&self, name: &str, group: &str) -> Result<(), Problem> {
         check_group_name(group)?;
         self.describe(name)?;

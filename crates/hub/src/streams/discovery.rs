@@ -1,13 +1,13 @@
-//! Subscriptions by pattern at a broker: a node finds the streams of durable topics that its patterns match, and follows
-//! them.
+//! Subscriptions by pattern at a broker: a node finds the streams of durable topics that its patterns match, and
+//! follows them.
 //!
 //! ```text
 //!   subscribe chat.* ─▶ list the broker's streams ─▶ follow chat.a, chat.b ─▶ acknowledge
 //!   every second:       list the broker's streams ─▶ follow chat.new from its first record
 //! ```
 //!
-//! A listing at the first subscription finds the streams that exist; later records reach the subscriber. A stream that a
-//! later listing finds is new, and followed from its first record. So a subscriber misses no record of either.
+//! A listing at the first subscription finds the streams that exist; later records reach the subscriber. A stream that
+//! a later listing finds is new, and followed from its first record. So a subscriber misses no record of either.
 
 use std::collections::HashSet;
 use std::sync::Arc;

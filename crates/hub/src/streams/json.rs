@@ -19,8 +19,8 @@ use crate::model::schema::described;
 /// Consumer groups of a page.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// Committed offsets in the description of a stream, where further groups are only counted, and in a page of groups, which ends
-/// with the group that exceeds them.
+/// Committed offsets in the description of a stream, where further groups are only counted, and in a page of groups,
+/// which ends with the group that exceeds them.
 const OFFSETS_MAX: usize = 8_192;
 
 described! {
@@ -211,8 +211,8 @@ pub(crate) fn info_json(store: &StreamService, info: &StreamInfo) -> Value {
     message
 }
 
-/// Returns a page of at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each partition that
-/// has a committed offset. The name is the `after` of the next page, if there is one.
+/// Returns a page of at most `limit` groups of a stream, by name, behind the group `after`, with the lag of each
+/// partition that has a committed offset. The name is the `after` of the next page, if there is one.
 pub(crate) fn group_lags(
     store: &StreamService,
     info: &StreamInfo,

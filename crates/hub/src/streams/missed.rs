@@ -31,8 +31,8 @@ pub(crate) struct MissedRecords {
 }
 
 impl MissedRecords {
-    /// Begins behind a position, without a read, when this node has reached the position. `None` if the topic has no stream
-    /// yet.
+    /// Begins behind a position, without a read, when this node has reached the position. `None` if the topic has no
+    /// stream yet.
     pub(crate) async fn begin(
         store: Arc<StreamService>,
         hub: Arc<HubTopics>,
@@ -88,8 +88,8 @@ impl MissedRecords {
         Ok(self)
     }
 
-    /// Subscribes a connection to the topic in an encoding behind these records, and returns the position there; if they are
-    /// incomplete, behind the last published record. `None` if more records were published meanwhile: read on.
+    /// Subscribes a connection to the topic in an encoding behind these records, and returns the position there; if
+    /// they are incomplete, behind the last published record. `None` if more records were published meanwhile: read on.
     pub(crate) fn subscribe(
         &self,
         encoded: &str,

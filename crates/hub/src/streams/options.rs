@@ -124,7 +124,8 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the patterns of durable topics. Their publications are appended to the stream of the same name. Default: none.
+    /// Sets the patterns of durable topics. Their publications are appended to the stream of the same name. Default:
+    /// none.
     #[must_use]
     pub fn with_durable_topics(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.topics = patterns.into_iter().collect();
@@ -140,17 +141,17 @@ impl StreamOptions {
         self
     }
 
-    /// Sets the patterns of streams that are compacted if their first use creates them: the newest record of each key is
-    /// retained, and a tombstone for a day. They must not match durable topics, whose records have no keys. Default: none.
-    /// No effect with a broker.
+    /// Sets the patterns of streams that are compacted if their first use creates them: the newest record of each key
+    /// is retained, and a tombstone for a day. They must not match durable topics, whose records have no keys. Default:
+    /// none. No effect with a broker.
     #[must_use]
     pub fn with_compaction(mut self, patterns: impl IntoIterator<Item = String>) -> Self {
         self.compacted = patterns.into_iter().collect();
         self
     }
 
-    /// Sets the configuration of streams that their first use creates. Default: [`StreamConfig::default`] in a directory;
-    /// see [`at_broker`](Self::at_broker) for a broker.
+    /// Sets the configuration of streams that their first use creates. Default: [`StreamConfig::default`] in a
+    /// directory; see [`at_broker`](Self::at_broker) for a broker.
     #[must_use]
     pub fn with_stream(mut self, config: StreamConfig) -> Self {
         self.config = config;

@@ -20,8 +20,8 @@ pub(super) struct TopicDiscovery {
 #[derive(Default)]
 pub(super) struct DiscoveryState {
     pub(super) patterns: HashMap<String, ActivePattern>,
-    /// Durable topics of the last listing that need no other start than the end of their streams; `None` before the first
-    /// listing, and without patterns.
+    /// Durable topics of the last listing that need no other start than the end of their streams; `None` before the
+    /// first listing, and without patterns.
     pub(super) listed: Option<HashSet<String>>,
     pub(super) task: Option<Task>,
     /// The last listing failure.
@@ -41,7 +41,8 @@ impl TopicDiscovery {
         self.state.lock()
     }
 
-    /// Whether a stream did not exist when its subscribers by pattern subscribed: they receive it from its first record.
+    /// Whether a stream did not exist when its subscribers by pattern subscribed: they receive it from its first
+    /// record.
     pub(super) fn is_new(&self, name: &str) -> bool {
         let state = self.lock();
         let is_new = state.listed.as_ref().is_some_and(|listed| !listed.contains(name));

@@ -12,8 +12,8 @@ use super::service::StreamService;
 use super::store::{SharedOpening, StoreFuture};
 
 impl StreamService {
-    /// What a subscription to an open stream from a time has to wait for: the log's threads rebuild missing indexes. Usually
-    /// nothing. The caller has checked the right to subscribe.
+    /// What a subscription to an open stream from a time has to wait for: the log's threads rebuild missing indexes.
+    /// Usually nothing. The caller has checked the right to subscribe.
     pub(crate) fn opening_of_start(
         &self,
         name: &str,

@@ -76,7 +76,8 @@ pub(crate) trait StreamStore: Send + Sync {
     /// Returns whether all these records, appended to the first partitions, fit now.
     fn fits(&self, appends: &[(&Stream, &Records)]) -> bool;
 
-    /// Whether a rejected append fits now, unless another one takes the space. Otherwise the waker is called when it does.
+    /// Whether a rejected append fits now, unless another one takes the space. Otherwise the waker is called when it
+    /// does.
     fn has_capacity(&self, stream: &Stream, partition: u32, waker: &Waker) -> bool;
 
     /// Commits a group's offset.

@@ -89,8 +89,8 @@ pub(crate) trait Encoding: Debug + Send + Sync {
     /// Returns the topics in the server below.
     fn topics(&self) -> EncodedTopics;
 
-    /// Returns the name by which subscribers know a topic; `None` if nobody can subscribe to it in this encoding. Of an encoding
-    /// without subscribers, this is called for topics that retain messages in it only.
+    /// Returns the name by which subscribers know a topic; `None` if nobody can subscribe to it in this encoding. Of an
+    /// encoding without subscribers, this is called for topics that retain messages in it only.
     fn name<'a>(&self, topic: &'a str) -> Option<Cow<'a, str>> {
         (!is_reserved(topic)).then_some(topic.into())
     }
@@ -159,8 +159,8 @@ pub(crate) trait LastEvents {
     /// not retained; `None` for one that no subscriber must receive, since a later one from the same node is retained.
     fn retain(&self, publication: &Publication<'_, '_>, message: &Prepared) -> Option<u64>;
 
-    /// Retains a message of this age from another node, unless it is known or there is a later one. Returns its version if it
-    /// is retained.
+    /// Retains a message of this age from another node, unless it is known or there is a later one. Returns its version
+    /// if it is retained.
     fn restore(
         &self,
         topic: &str,

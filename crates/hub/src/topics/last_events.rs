@@ -34,8 +34,8 @@ impl TopicLocks {
 }
 
 impl HubTopics {
-    /// Locks a topic that retains its last event, for a publication or a new subscription; `None` for another topic. Lock it
-    /// before any encoding is published.
+    /// Locks a topic that retains its last event, for a publication or a new subscription; `None` for another topic.
+    /// Lock it before any encoding is published.
     pub(crate) fn lock_last_event(&self, topic: &str) -> Option<MutexGuard<'_, ()>> {
         self.retaining(topic).map(|_| self.last_events_order.lock(topic))
     }

@@ -99,8 +99,8 @@ impl TopicScan {
         TopicName::parse(topic).is_ok_and(|topic| self.filter.matches(&topic))
     }
 
-    /// The next names with their use, matching or not; advances to the last of them. Empty at the end. Topics whose keys
-    /// were removed a moment ago may be among them: without any use.
+    /// The next names with their use, matching or not; advances to the last of them. Empty at the end. Topics whose
+    /// keys were removed a moment ago may be among them: without any use.
     pub(crate) fn next(&mut self, publisher: &Publisher) -> TopicsInUse {
         let encoded = self.encodings.shared().map(|encoded| self.next_encoded(encoded, publisher));
         let listed: Vec<_> = encoded.chain([self.next_with_keys(publisher)]).collect();

@@ -460,8 +460,8 @@ impl World {
     }
 }
 
-/// Nothing is lost, doubled or reordered: not by the origin of a publication, nor by a handover that succeeds, or fails before
-/// or after the new process serves.
+/// Nothing is lost, doubled or reordered: not by the origin of a publication, nor by a handover that succeeds, or fails
+/// before or after the new process serves.
 #[test]
 fn each_encoding_receives_every_publication_once_in_order_through_a_handover() {
     for seed in 0..100 {

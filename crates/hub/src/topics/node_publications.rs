@@ -79,8 +79,8 @@ impl NodePublications {
         !has_successor
     }
 
-    /// Notes the publications that the predecessor has delivered. An earlier version does not report them: it has delivered
-    /// this many of the publications that wait.
+    /// Notes the publications that the predecessor has delivered. An earlier version does not report them: it has
+    /// delivered this many of the publications that wait.
     pub(super) fn inherit(&self, delivered: Option<&[HandoverDelivered]>, of_earlier_version: usize) {
         let mut state = self.lock();
         let Some(delivered) = delivered else {

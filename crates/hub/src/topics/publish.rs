@@ -84,7 +84,8 @@ impl HubTopics {
         reached + self.deliver_unpositioned(out, publication, has_last_event)
     }
 
-    /// Delivers in the encodings with positions, and passes the publication to the predecessor, which receives all in order.
+    /// Delivers in the encodings with positions, and passes the publication to the predecessor, which receives all in
+    /// order.
     pub(super) fn deliver_positioned(
         &self,
         role: &HandoverRole,
@@ -144,8 +145,8 @@ impl HubTopics {
         reached
     }
 
-    /// The encodings that follow the position of a publication to a topic with a history, or, if they have subscribers, to a
-    /// durable one.
+    /// The encodings that follow the position of a publication to a topic with a history, or, if they have subscribers,
+    /// to a durable one.
     fn followers<'a>(&'a self, topic: &'a str, is_durable: bool) -> Vec<Follower<'a>> {
         if !is_durable && !self.has_history(topic) {
             return Vec::new();

@@ -117,8 +117,8 @@ impl WebhookOptions {
         self
     }
 
-    /// Sets the maximum number of events in a request, 1 to 1,000, and the time to wait for them, at most 60 s. Default:
-    /// 100 events and 100 ms, so that a burst is one request and nobody notices the delay.
+    /// Sets the maximum number of events in a request, 1 to 1,000, and the time to wait for them, at most 60 s.
+    /// Default: 100 events and 100 ms, so that a burst is one request and nobody notices the delay.
     #[must_use]
     pub fn with_batch(mut self, events: usize, delay: Duration) -> Self {
         (self.limits.batch, self.limits.delay) = (events, delay);
@@ -159,7 +159,8 @@ impl WebhookOptions {
     /// Trusts only these certificates, in PEM, for an `https` URL. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid
+    /// one.
     pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)
@@ -168,9 +169,9 @@ impl WebhookOptions {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the secret is too short.
-    /// [`HubErrorKind::Pattern`]: an invalid pattern of topics. [`HubErrorKind::Setting`]: another invalid option, and its
-    /// limit.
+    /// [`HubErrorKind::Url`]: an invalid URL, which the error does not repeat. [`HubErrorKind::Key`]: the secret is too
+    /// short. [`HubErrorKind::Pattern`]: an invalid pattern of topics. [`HubErrorKind::Setting`]: another invalid
+    /// option, and its limit.
     ///
     /// [`HubErrorKind::Url`]: crate::HubErrorKind::Url
     /// [`HubErrorKind::Key`]: crate::HubErrorKind::Key

@@ -375,8 +375,8 @@ impl NodeChoice {
         self.is_following()
     }
 
-    /// Excludes reporters that were dead: they do not report the return of their own members, which others have reported as
-    /// left. They report their changes all the same, so that some are reported twice.
+    /// Excludes reporters that were dead: they do not report the return of their own members, which others have
+    /// reported as left. They report their changes all the same, so that some are reported twice.
     fn exclude_returned(&mut self, view: &mut ReportingNodes, now: Instant) {
         for dead in &view.dead {
             self.returned.retain(|(id, _)| id != dead);
@@ -403,8 +403,8 @@ impl NodeChoice {
         self.role == ReportRole::Reporter || self.followed.is_some()
     }
 
-    /// Whether this node takes its part in the reports. The first reporter reports the whole state; the others begin with
-    /// the state that was reported.
+    /// Whether this node takes its part in the reports. The first reporter reports the whole state; the others begin
+    /// with the state that was reported.
     fn may_report(&mut self, view: &ReportingNodes, now: Instant, adopts: &mut bool) -> bool {
         if !view.is_settled {
             return false;

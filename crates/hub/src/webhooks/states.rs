@@ -80,8 +80,9 @@ impl TopicStates {
         }
     }
 
-    /// Applies the present numbers of a topic and of some members, which have changed: an unknown topic without connections,
-    /// and an unknown member without them, were present for a moment. Both are reported, and their absences begin.
+    /// Applies the present numbers of a topic and of some members, which have changed: an unknown topic without
+    /// connections, and an unknown member without them, were present for a moment. Both are reported, and their
+    /// absences begin.
     pub(super) fn apply(
         &mut self,
         topic: &Arc<str>,

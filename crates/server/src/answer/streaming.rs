@@ -51,8 +51,9 @@ pub struct StreamingResponse {
 }
 
 impl StreamingResponse {
-    /// `Cache-Control` of streaming responses, and of other answers with the same content: a cache must not store a part of the
-    /// stream, and a proxy must not compress it, since it would wait for more input (RFC 9111 section 5.2.2.6).
+    /// `Cache-Control` of streaming responses, and of other answers with the same content: a cache must not store a
+    /// part of the stream, and a proxy must not compress it, since it would wait for more input (RFC 9111 section
+    /// 5.2.2.6).
     pub const CACHE_CONTROL: &'static str = "no-store, no-transform";
 
     /// Server-Sent Events (HTML standard, section 9.2): a text message is the data of an event, a binary message the

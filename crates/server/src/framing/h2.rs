@@ -192,7 +192,8 @@ impl H2Conn {
         first.min(self.table.deadline(config, self.stopping_since, |stream| self.shared_progress(stream)))
     }
 
-    /// Returns when the wait for the client's end expires: after the last frame, and during a stop after the last stream.
+    /// Returns when the wait for the client's end expires: after the last frame, and during a stop after the last
+    /// stream.
     fn linger_deadline(&self) -> Time {
         match self.stopping_since {
             _ if !self.outbound.is_empty() => NEVER,

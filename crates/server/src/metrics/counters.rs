@@ -176,8 +176,8 @@ pub(crate) struct ConnMemory {
     incomplete: u32,
 }
 
-/// Minimum outbound queue that is reported to a handler: more than a burst of usual messages, and less than the queue of a
-/// connection that its policy for slow consumers considers slow.
+/// Minimum outbound queue that is reported to a handler: more than a burst of usual messages, and less than the queue
+/// of a connection that its policy for slow consumers considers slow.
 const REPORTED_QUEUE_MIN: u32 = 16 << 10;
 
 impl ConnMemory {

@@ -10,15 +10,17 @@ reason_enum! {
     Limit {
         /// [`Limits::with_max_connections`](crate::Limits::with_max_connections): a connection was rejected with 503.
         Connections = "connections",
-        /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address): a connection was rejected with 429.
+        /// [`Limits::with_max_connections_per_address`](crate::Limits::with_max_connections_per_address): a connection
+        /// was rejected with 429.
         Address = "address",
-        /// [`Limits::with_handshakes_per_second`](crate::Limits::with_handshakes_per_second): a handshake was rejected with 503.
+        /// [`Limits::with_handshakes_per_second`](crate::Limits::with_handshakes_per_second): a handshake was rejected
+        /// with 503.
         Handshakes = "handshakes",
         /// [`WebSocketRoute::with_message_rate`](crate::WebSocketRoute::with_message_rate): a WebSocket was closed
         /// with 1008.
         Messages = "messages",
-        /// [`Limits::with_max_memory`](crate::Limits::with_max_memory): a connection or a handshake was rejected with 503, or a connection was
-        /// closed.
+        /// [`Limits::with_max_memory`](crate::Limits::with_max_memory): a connection or a handshake was rejected with
+        /// 503, or a connection was closed.
         Memory = "memory",
     }
 }

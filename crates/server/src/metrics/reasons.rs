@@ -205,8 +205,9 @@ reason_enum! {
         /// It expired from its topic's [`HistoryPolicy`](crate::HistoryPolicy) before delivery to a late subscriber, or
         /// to a thread whose mailbox was full.
         Expired = "forgotten",
-        /// The mailbox of the subscribers' thread was full ([`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox));
-        /// counted once for each subscriber. A [`Publisher`](crate::Publisher) gets an error instead.
+        /// The mailbox of the subscribers' thread was full
+        /// ([`EngineConfig::with_mailbox`](crate::EngineConfig::with_mailbox)); counted once for each subscriber. A
+        /// [`Publisher`](crate::Publisher) gets an error instead.
         Mailbox = "mailbox",
     }
 }

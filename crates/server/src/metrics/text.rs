@@ -20,8 +20,8 @@ impl Metrics {
     /// The content type of [`to_text`](Self::to_text).
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// Returns the content type of an answer with metrics to a request: that of Prometheus' older text format, which can be read
-    /// from the same text, if `Accept` names that format and not OpenMetrics.
+    /// Returns the content type of an answer with metrics to a request: that of Prometheus' older text format, which
+    /// can be read from the same text, if `Accept` names that format and not OpenMetrics.
     #[must_use]
     pub fn content_type(request: &Request<'_>) -> &'static str {
         let ranges = || request.head().header("accept").flat_map(elements);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// Content of a response that is encoded piece by piece, as the client takes it ([`Response::with_source`]). A client that opens
-/// no window then costs the state of the source instead of the encoded body.
+/// Content of a response that is encoded piece by piece, as the client takes it ([`Response::with_source`]). A client
+/// that opens no window then costs the state of the source instead of the encoded body.
 ///
 /// ```
 /// use sinews_server::{BodySource, Response};
@@ -35,8 +35,8 @@ use bytes::Bytes;
 ///
 /// [`Response::with_source`]: crate::Response::with_source
 pub trait BodySource: Send + Sync {
-    /// Returns the length of the body in bytes: `Content-Length`. `None` if it is not known before the end: HTTP/1.1 sends such a
-    /// body in chunks, and HTTP/1.0 closes the connection behind it.
+    /// Returns the length of the body in bytes: `Content-Length`. `None` if it is not known before the end: HTTP/1.1
+    /// sends such a body in chunks, and HTTP/1.0 closes the connection behind it.
     fn len(&self) -> Option<u64>;
 
     /// Returns whether the body is empty.
@@ -47,9 +47,9 @@ pub trait BodySource: Send + Sync {
     /// Returns the bytes of memory that the source holds or refers to, until its end.
     fn memory(&self) -> usize;
 
-    /// Appends the piece with this number, from 0 on, until the pieces have the length of the body. Few KiB are best: a piece
-    /// is encoded once, and the part that the client does not take yet is kept. A piece without bytes is the end of a body of
-    /// unknown length. It ends a body of known length early, as an error.
+    /// Appends the piece with this number, from 0 on, until the pieces have the length of the body. Few KiB are best: a
+    /// piece is encoded once, and the part that the client does not take yet is kept. A piece without bytes is the end
+    /// of a body of unknown length. It ends a body of known length early, as an error.
     fn write_piece(&self, number: usize, out: &mut Vec<u8>);
 }
 

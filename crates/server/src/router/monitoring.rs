@@ -31,7 +31,8 @@ impl Router {
     }
 
     /// Answers GET at `path` with 200 if the server accepts new clients, else with 503 and the reason
-    /// ([`Monitor::ready`](crate::Monitor::ready)): for the health checks of load balancers. Checks by OPTIONS get the same status.
+    /// ([`Monitor::ready`](crate::Monitor::ready)): for the health checks of load balancers. Checks by OPTIONS get the
+    /// same status.
     ///
     /// # Panics
     /// As [`get`](Self::get).
@@ -47,8 +48,8 @@ impl Router {
         })
     }
 
-    /// Answers GET at `path` by the state of the server. Some load balancers check by OPTIONS, which gets the same answer with
-    /// `Allow`.
+    /// Answers GET at `path` by the state of the server. Some load balancers check by OPTIONS, which gets the same
+    /// answer with `Allow`.
     ///
     /// # Panics
     /// As [`get`](Self::get).

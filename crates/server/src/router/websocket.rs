@@ -89,12 +89,12 @@ impl WebSocketRoute {
         self
     }
 
-    /// Sets the answer to valid handshakes beyond the [limits](crate::Limits) of connections, handshakes and memory: they
-    /// are accepted, sent this text message, and closed with this code. The rejection counts as that of the limit.
+    /// Sets the answer to valid handshakes beyond the [limits](crate::Limits) of connections, handshakes and memory:
+    /// they are accepted, sent this text message, and closed with this code. The rejection counts as that of the limit.
     /// Default: 503, or 429 for the limit of an address. A script sees no status of a handshake, but code 1006.
     ///
-    /// A connection beyond the limits does not start TLS, so it ends without an answer. Of the WebSockets over HTTP/2 and HTTP/3
-    /// beyond the limits of connections, 256 of each thread are open at a time; others get the status.
+    /// A connection beyond the limits does not start TLS, so it ends without an answer. Of the WebSockets over HTTP/2
+    /// and HTTP/3 beyond the limits of connections, 256 of each thread are open at a time; others get the status.
     ///
     /// # Panics
     /// If the reason has more than 123 bytes: an error of the program, found at startup.

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::listen::ListenTarget;
 
-/// Error of [`Server::bind`](crate::Server::bind): an address could not be bound, an event loop could not be created, or a setting is
-/// invalid.
+/// Error of [`Server::bind`](crate::Server::bind): an address could not be bound, an event loop could not be created,
+/// or a setting is invalid.
 #[derive(Debug)]
 pub struct BindError {
     pub(super) fault: BindFault,

@@ -11,8 +11,9 @@ use sinews_engine::{DatagramSocket, Post};
 use crate::topics::mail::{Mail, Stop, StopLevel};
 use crate::worker::QuicRouting;
 
-/// Sockets of a successor process. While those of its predecessor are bound, too, the kernel gives datagrams of the predecessor's
-/// connections to this process, which passes them on. Sockets of a predecessor that takes none are closed first.
+/// Sockets of a successor process. While those of its predecessor are bound, too, the kernel gives datagrams of the
+/// predecessor's connections to this process, which passes them on. Sockets of a predecessor that takes none are closed
+/// first.
 pub(super) struct LateSockets {
     /// Indexes of the sockets in each loop, and their addresses.
     addresses: Vec<(usize, SocketAddr)>,
@@ -82,14 +83,15 @@ impl LateSockets {
     }
 }
 
-/// Groups addresses by their port. An unspecified address overlaps with others of its port: those of a group are bound together,
-/// once all of them are free, since a bound one would look like one of another process.
+/// Groups addresses by their port. An unspecified address overlaps with others of its port: those of a group are bound
+/// together, once all of them are free, since a bound one would look like one of another process.
 fn by_port(mut addresses: Vec<(usize, SocketAddr)>) -> Vec<Vec<(usize, SocketAddr)>> {
     addresses.sort_by_key(|(_, address)| address.port());
     addresses.chunk_by(|(_, a), (_, b)| a.port() == b.port()).map(<[_]>::to_vec).collect()
 }
 
-/// The error of an address that any socket has, or one that overlaps with it. Other errors appear again as the address is bound.
+/// The error of an address that any socket has, or one that overlaps with it. Other errors appear again as the address
+/// is bound.
 fn taken(address: SocketAddr) -> Option<io::Error> {
     // Fails as long as any other socket has the address, unlike a socket that shares it.
     UdpSocket::bind(address).err().filter(is_taken)
@@ -102,7 +104,8 @@ fn is_taken(error: &io::Error) -> bool {
 /// Binds the sockets of a group for all threads, and passes them on.
 ///
 /// # Errors
-/// An address that cannot be bound, such as one that another process has taken since it was free: none of the group is bound then.
+/// An address that cannot be bound, such as one that another process has taken since it was free: none of the group is
+/// bound then.
 fn bind_group(group: &[(usize, SocketAddr)], posts: &[Post<Mail>]) -> Result<(), (SocketAddr, io::Error)> {
     let mut bound = Vec::new();
     for (index, address) in group {

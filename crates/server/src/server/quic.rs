@@ -28,7 +28,8 @@ impl Server {
         Ok(Arc::new(QuicRouting::new(self.threads, link.filter(|_| self.http.http3))))
     }
 
-    /// Binds an address for TCP and, with HTTP/3, for UDP: for each thread a socket, or none if [`LateSockets`](super::late::LateSockets) binds it.
+    /// Binds an address for TCP and, with HTTP/3, for UDP: for each thread a socket, or none if
+    /// [`LateSockets`](super::late::LateSockets) binds it.
     pub(super) fn bind_address(
         &self,
         target: &ListenTarget,

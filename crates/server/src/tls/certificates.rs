@@ -62,10 +62,10 @@ impl Certificates {
 /// TLS 1.2 and 1.3 for [`Listen::with_tls`](crate::Listen::with_tls). Clones share their certificates:
 /// [`replace`](Self::replace) affects all clones and their listeners.
 ///
-/// A client that offers ALPN has to offer `http/1.1`, or `h2` unless [HTTP/2](crate::HttpConfig::with_http2) is off. Sessions
-/// resume with tickets, whose keys belong to this process and rotate automatically. The handshake and the first request
-/// head have to complete within [`head_timeout`](crate::HttpConfig::with_head_timeout). An idle connection takes some
-/// 3.3 KB more than without TLS: the cipher state, and no buffer.
+/// A client that offers ALPN has to offer `http/1.1`, or `h2` unless [HTTP/2](crate::HttpConfig::with_http2) is off.
+/// Sessions resume with tickets, whose keys belong to this process and rotate automatically. The handshake and the
+/// first request head have to complete within [`head_timeout`](crate::HttpConfig::with_head_timeout). An idle
+/// connection takes some 3.3 KB more than without TLS: the cipher state, and no buffer.
 ///
 /// ```
 /// use sinews_server::{Certificates, TlsConfig};

@@ -5,8 +5,8 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::HashTable;
 
-/// The indices of a thread's topics by their names, which the topics have: there may be a topic for each connection. Names are
-/// chosen by clients, so their hash is keyed.
+/// The indices of a thread's topics by their names, which the topics have: there may be a topic for each connection.
+/// Names are chosen by clients, so their hash is keyed.
 #[derive(Debug, Default)]
 pub(super) struct LocalNames {
     indices: HashTable<u32>,

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! An update is published at once after a quiet interval, otherwise a [`PresenceInterval`] after the previous one. So
-//! many joins and leaves of a topic become few updates, and fewer the more watchers the topic has. Updates are ordinary publications to an internal topic, whose
-//! name no client can use: publications to other topics do no work for presence.
+//! many joins and leaves of a topic become few updates, and fewer the more watchers the topic has. Updates are ordinary
+//! publications to an internal topic, whose name no client can use: publications to other topics do no work for
+//! presence.
 //!
 //! A message that does not fit into the mailbox of a thread waits, and with it the next update of its topic.
 //!

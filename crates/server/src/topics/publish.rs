@@ -20,9 +20,9 @@ use crate::topics::mail::{Mail, MailedPublication};
 static LOST_LINES: LogLimit = LogLimit::new();
 
 impl Topics {
-    /// Publishes a message to the subscribers of a topic on every thread. Messages of this thread keep their order, with an
-    /// exception and without. Returns the number of matching subscriptions; those of an exception on another thread count.
-    /// A connection with overlapping subscriptions counts once for each, and gets the message once.
+    /// Publishes a message to the subscribers of a topic on every thread. Messages of this thread keep their order,
+    /// with an exception and without. Returns the number of matching subscriptions; those of an exception on another
+    /// thread count. A connection with overlapping subscriptions counts once for each, and gets the message once.
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name cannot be published to.
@@ -35,10 +35,10 @@ impl Topics {
         self.publish_with(name, |_| message.clone(), options)
     }
 
-    /// Publishes a message built from its position in the topic, so that the message can contain the position: `None` in a
-    /// topic without history ([`HistoryPolicy`](crate::HistoryPolicy)). The topic is locked while the message is built: the
-    /// callback must not publish. It is not called if no history retains the message and nobody is subscribed. Otherwise as
-    /// [`publish`](Self::publish).
+    /// Publishes a message built from its position in the topic, so that the message can contain the position: `None`
+    /// in a topic without history ([`HistoryPolicy`](crate::HistoryPolicy)). The topic is locked while the message is
+    /// built: the callback must not publish. It is not called if no history retains the message and nobody is
+    /// subscribed. Otherwise as [`publish`](Self::publish).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).

@@ -4,7 +4,8 @@ use super::history::policy::Position;
 use super::subscriber_id::SubscriberId;
 
 /// Options of a publication: the subscriber that does not receive it, and its place in the topic. By default every
-/// subscriber receives the message, and the topic's history, if it has one, assigns the position and retains the message.
+/// subscriber receives the message, and the topic's history, if it has one, assigns the position and retains the
+/// message.
 ///
 /// ```
 /// use sinews_server::{Position, Prepared, PublishOptions, Router, Server};
@@ -49,8 +50,8 @@ impl PublishOptions {
 
     /// Publishes a message of another server at its position in a topic that both servers retain
     /// ([`Publisher::restore`](crate::Publisher::restore)). A message that is already retained is not published again;
-    /// if earlier messages are missing, the history restarts with this message. If the topic has no history here, or has
-    /// messages of another epoch, the position does not apply: subscribers get the message, and it is not retained.
+    /// if earlier messages are missing, the history restarts with this message. If the topic has no history here, or
+    /// has messages of another epoch, the position does not apply: subscribers get the message, and it is not retained.
     pub const fn at(self, position: Position) -> Self {
         Self { placement: Placement::At(position), ..self }
     }
@@ -58,8 +59,8 @@ impl PublishOptions {
     /// Publishes a version of a topic without history: subscribers from this version or a later one
     /// ([`Context::subscribe_after`](crate::Context::subscribe_after)) do not receive it. The versions of a topic must
     /// rise from one publication to the next: a caller with several threads locks the topic. Version 0 is a message
-    /// between two versions: it keeps its order among them, and all subscribers receive it. In a topic with history, the
-    /// version does not apply.
+    /// between two versions: it keeps its order among them, and all subscribers receive it. In a topic with history,
+    /// the version does not apply.
     pub const fn version(self, version: u64) -> Self {
         Self { placement: Placement::Version(version), ..self }
     }

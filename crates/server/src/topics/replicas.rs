@@ -17,8 +17,8 @@ impl Publisher {
         (&directory.keyed, Notifier { posts: self.posts(), epochs: &directory.epochs })
     }
 
-    /// Owns the keys of a topic in an epoch, below 2^53. If the epoch is new, the sequence continues, and subscribers get
-    /// a snapshot. Returns the position before.
+    /// Owns the keys of a topic in an epoch, below 2^53. If the epoch is new, the sequence continues, and subscribers
+    /// get a snapshot. Returns the position before.
     ///
     /// # Errors
     /// [`ReplicaError::HandedOver`].
@@ -101,8 +101,8 @@ impl Publisher {
         is_owned.then(|| state.export_changes(&topic.name, after, bytes_max, Instant::now())).flatten()
     }
 
-    /// Returns the changes of a topic after a position, of about this size: the position is that of the last one. `None`:
-    /// the topic is in another epoch, or has forgotten removals after the position; then
+    /// Returns the changes of a topic after a position, of about this size: the position is that of the last one.
+    /// `None`: the topic is in another epoch, or has forgotten removals after the position; then
     /// [`shared_keyed_topic`](Self::shared_keyed_topic) has all keys.
     #[must_use]
     pub fn keyed_changes(&self, topic: &str, after: Position, bytes_max: usize) -> Option<KeyedSnapshot> {
@@ -130,8 +130,8 @@ impl Publisher {
         Some(position)
     }
 
-    /// Ends the ownership of a topic of which nothing is left, and removes it. Returns `false`, without effect, if it has
-    /// keys, or subscribers at this server.
+    /// Ends the ownership of a topic of which nothing is left, and removes it. Returns `false`, without effect, if it
+    /// has keys, or subscribers at this server.
     #[must_use]
     pub fn release_keyed_topic(&self, topic: &str) -> bool {
         let (table, notifier) = self.shared_keys();

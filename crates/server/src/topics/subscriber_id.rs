@@ -22,8 +22,8 @@ impl SubscriberId {
         thread << u64::BITS | u128::from(self.conn.to_bits())
     }
 
-    /// Returns the id of a number that [`to_bits`](Self::to_bits) of this process has returned. Another number may match
-    /// another connection.
+    /// Returns the id of a number that [`to_bits`](Self::to_bits) of this process has returned. Another number may
+    /// match another connection.
     #[must_use]
     pub fn from_bits(bits: u128) -> Self {
         let shard = usize::from((bits >> u64::BITS) as u16);

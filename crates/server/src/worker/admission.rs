@@ -148,7 +148,8 @@ impl Worker {
 /// Time for a rejected connection to send its request and to read the rejection.
 const REJECTING_TIME: Duration = Duration::from_secs(2);
 
-/// TLS handshakes a second of one thread with connections that are then rejected with an answer, and burst; further ones are
-/// closed without a handshake, which costs far more than an answer in clear text. With keys of ECDSA P-256 or RSA-2048 all of
-/// them take at most some percent of the thread, with RSA-4096 up to a fifth: a signature takes 3 to 4 ms.
+/// TLS handshakes a second of one thread with connections that are then rejected with an answer, and burst; further
+/// ones are closed without a handshake, which costs far more than an answer in clear text. With keys of ECDSA P-256 or
+/// RSA-2048 all of them take at most some percent of the thread, with RSA-4096 up to a fifth: a signature takes 3 to 4
+/// ms.
 const TLS_REJECTIONS_PER_SECOND: u32 = 50;

@@ -55,6 +55,6 @@ pub(super) struct PartialDelivery {
     pub(super) split: bool,
 }
 
-/// Subscribers of the first step of a large fan-out. Their sends take as long as a publisher needs for a few messages, which
-/// the others get in the same send. Steps double, so that few more sends are made.
+/// Subscribers of the first step of a large fan-out. Their sends take as long as a publisher needs for a few messages,
+/// which the others get in the same send. Steps double, so that few more sends are made.
 const FIRST_STEP: usize = if cfg!(test) { 2 } else { 32 };

@@ -375,8 +375,8 @@ impl Worker {
         }
     }
 
-    /// Tells all clients that the server stops. After a handover to a process that passes on no datagrams, their connections end: it
-    /// opens its sockets when those of this process are closed.
+    /// Tells all clients that the server stops. After a handover to a process that passes on no datagrams, their
+    /// connections end: it opens its sockets when those of this process are closed.
     fn stop_http3(&mut self, io: &mut Io) {
         let turn = io.now();
         for listener in 0..self.quic.listeners.len() {

@@ -13,8 +13,8 @@ use sinews_quic::ConnectionRoutes;
 
 use crate::topics::mail::MailedDatagram;
 
-/// One end of a pair of Unix sockets. The kernel's send buffer bounds the datagrams in transit; further ones are lost, and QUIC
-/// repeats them. Such a pair does not report its end to a receiver, only to a sender.
+/// One end of a pair of Unix sockets. The kernel's send buffer bounds the datagrams in transit; further ones are lost,
+/// and QUIC repeats them. Such a pair does not report its end to a receiver, only to a sender.
 #[derive(Debug)]
 pub(crate) struct ProcessLink {
     socket: UnixDatagram,
@@ -22,7 +22,8 @@ pub(crate) struct ProcessLink {
     is_gone: AtomicBool,
 }
 
-/// First message, to the successor: the version of the messages. The number of the process and the key of the identifiers follow.
+/// First message, to the successor: the version of the messages. The number of the process and the key of the
+/// identifiers follow.
 const GREETING: &[u8] = b"sinews-quic 1 ";
 
 /// Wait for a message before the next look whether this server or the other process has ended.
@@ -109,8 +110,8 @@ impl ProcessLink {
         sent.is_ok()
     }
 
-    /// Receives a datagram, and the address of its listener. `None`: none has arrived for a while, or the other process has
-    /// ended.
+    /// Receives a datagram, and the address of its listener. `None`: none has arrived for a while, or the other process
+    /// has ended.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Option<(SocketAddr, MailedDatagram)> {
         match self.socket.recv(buffer) {
             Ok(len) => read_message(&buffer[..len]),
@@ -130,8 +131,8 @@ impl ProcessLink {
     }
 }
 
-/// Whether a send fails since the other process has closed its end. Other errors pass: a full buffer, a lack of memory, or a
-/// message that exceeds the buffer.
+/// Whether a send fails since the other process has closed its end. Other errors pass: a full buffer, a lack of memory,
+/// or a message that exceeds the buffer.
 const fn is_end(error: ErrorKind) -> bool {
     matches!(
         error,

@@ -119,7 +119,8 @@ impl QuicRouting {
         self.handed_over.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the threads that receive from other processes, and closes the links: the others notice, even if this process lives on.
+    /// Ends the threads that receive from other processes, and closes the links: the others notice, even if this
+    /// process lives on.
     pub(crate) fn end(&self) {
         self.has_ended.store(true, Ordering::SeqCst);
         for link in [&self.predecessor, &self.successor] {

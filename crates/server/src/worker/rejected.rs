@@ -64,8 +64,8 @@ impl RejectedConn {
         true
     }
 
-    /// Accepts a WebSocket whose route closes clients beyond the limits, and closes it. Returns whether the request is a
-    /// valid handshake of such a route.
+    /// Accepts a WebSocket whose route closes clients beyond the limits, and closes it. Returns whether the request is
+    /// a valid handshake of such a route.
     fn close_socket(&mut self, head: &RequestHead<'_>, router: &Router, resources: &mut Resources) -> bool {
         let Some((route, overload)) = router.overload(head) else { return false };
         let Ok(accepted) = accept(head, &route.options) else { return false };

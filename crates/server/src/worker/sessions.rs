@@ -12,8 +12,8 @@ use crate::shared::WorkerShared;
 use crate::socket::WebSocketConn;
 
 impl StreamSockets {
-    /// Sends publications as datagrams, as far as the congestion window permits. The session that finds it closed is the last
-    /// next time: a busy session does not delay the others.
+    /// Sends publications as datagrams, as far as the congestion window permits. The session that finds it closed is
+    /// the last next time: a busy session does not delay the others.
     pub(super) fn fill_datagrams(&mut self, streams: &mut H3Streams<'_, '_>, shared: &mut WorkerShared) {
         for at in 0..streams.conn.sessions.len() {
             let MessageStream { session, stream, .. } = streams.conn.sessions[at];
@@ -101,7 +101,8 @@ pub(super) fn session_end(websocket: &WebSocketConn, is_finished: bool) -> Sessi
 }
 
 impl Worker {
-    /// Closes the message streams of the server whose clients use streams of their own instead: they may not read the other ones.
+    /// Closes the message streams of the server whose clients use streams of their own instead: they may not read the
+    /// other ones.
     pub(super) fn close_replaced(&mut self, io: &mut Io, conn: ConnId) {
         let Some(found) = self.quic.conns.get(conn) else { return };
         let ConnProtocol::Http3(http3) = &mut found.protocol else { return };

@@ -147,8 +147,8 @@ impl Worker {
         }
     }
 
-    /// Stops at once. The system tells clients of TCP; those of HTTP/3 are told first, which takes longer if the send buffer is
-    /// full.
+    /// Stops at once. The system tells clients of TCP; those of HTTP/3 are told first, which takes longer if the send
+    /// buffer is full.
     pub(super) fn stop_now(&mut self, io: &mut Io) {
         self.close_http3(io, "server stops");
         if !self.quic.listeners.is_empty() {

@@ -27,8 +27,9 @@ use crate::topics::mail::Stop;
 use crate::topics::{Directory, PublishOptions, TopicRules, Topics};
 use crate::{Answer, Context, Handler, Payload, Prepared, Response, TopicConfig, WebSocketRoute};
 
-/// Publishes each message, to another topic if it begins with `=`; `-` ends the subscription, `+` adds the other
-/// topic, `?` is answered; a message that begins with `#` is a version. After publishing `!`, the member sends what other clients send meanwhile.
+/// Publishes each message, to another topic if it begins with `=`; `-` ends the subscription, `+` adds the other topic,
+/// `?` is answered; a message that begins with `#` is a version. After publishing `!`, the member sends what other
+/// clients send meanwhile.
 struct ChatMember {
     subscribes: bool,
     meanwhile: Meanwhile,

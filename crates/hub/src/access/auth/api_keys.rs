@@ -188,8 +188,8 @@ impl ApiKeys {
     /// Adds a key with all rights.
     ///
     /// # Errors
-    /// [`HubErrorKind::Key`]: the key is shorter than 32 bytes, contains a space or a control character, or is one of too
-    /// many.
+    /// [`HubErrorKind::Key`]: the key is shorter than 32 bytes, contains a space or a control character, or is one of
+    /// too many.
     pub fn with_key(mut self, key: &str) -> Result<Self, HubError> {
         let rights = ApiRights::parse("api.key", std::iter::once(ApiRight::Admin.name()));
         rights.and_then(|rights| self.add(key, rights)).map_err(HubError::key)?;
@@ -201,8 +201,8 @@ impl ApiKeys {
     /// that begin with `#` are ignored.
     ///
     /// # Errors
-    /// [`HubErrorKind::File`]: the file cannot be read. [`HubErrorKind::Key`]: it has no key, or an invalid line, which the
-    /// error names by its number.
+    /// [`HubErrorKind::File`]: the file cannot be read. [`HubErrorKind::Key`]: it has no key, or an invalid line, which
+    /// the error names by its number.
     pub fn with_file(mut self, path: &Path) -> Result<Self, HubError> {
         let text = read_text(path)?;
         let before = self.keys.len();

@@ -60,8 +60,8 @@ impl JwksOptions {
         self
     }
 
-    /// Sets the interval at which the keys are fetched, 1 s to 12 h. Default: 5 minutes; issuers publish a key longer before
-    /// they sign with it.
+    /// Sets the interval at which the keys are fetched, 1 s to 12 h. Default: 5 minutes; issuers publish a key longer
+    /// before they sign with it.
     #[must_use]
     pub fn with_refresh(mut self, interval: Duration) -> Self {
         self.refresh = interval;
@@ -71,7 +71,8 @@ impl JwksOptions {
     /// Trusts only these certificates, in PEM, for `https` URLs. Default: the certificates that the system trusts.
     ///
     /// # Errors
-    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid one.
+    /// [`HubErrorKind::Certificates`](crate::HubErrorKind::Certificates): the text has no certificate, or an invalid
+    /// one.
     pub fn with_trusted_certificates(mut self, pem: &[u8]) -> Result<Self, HubError> {
         self.roots = Some(trusted_certificates(pem)?);
         Ok(self)

@@ -24,8 +24,8 @@ const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 const SEQUENCE: u8 = 0x30;
 
-/// Reads the first private key: RSA in PKCS #1; RSA, EC on P-256 or P-384, or Ed25519 in PKCS #8. Returns it with its algorithms,
-/// or `None` if there is none.
+/// Reads the first private key: RSA in PKCS #1; RSA, EC on P-256 or P-384, or Ed25519 in PKCS #8. Returns it with its
+/// algorithms, or `None` if there is none.
 #[must_use]
 pub fn signing_key(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
     let der = match PrivateKeyDer::from_pem_slice(pem).ok()? {
@@ -48,8 +48,8 @@ pub fn signing_key(pem: &[u8]) -> Option<(EncodingKey, Vec<Algorithm>)> {
     Some((key, algorithms))
 }
 
-/// Reads the first public key, or that of the first certificate: RSA, EC on P-256 or P-384, or Ed25519. Returns it with its
-/// algorithms, or `None` if there is none.
+/// Reads the first public key, or that of the first certificate: RSA, EC on P-256 or P-384, or Ed25519. Returns it with
+/// its algorithms, or `None` if there is none.
 pub(super) fn verifying_key(pem: &[u8]) -> Option<(DecodingKey, Vec<Algorithm>)> {
     let [label, known] = PKCS1_LABEL;
     if let Some(text) = str::from_utf8(pem).ok().filter(|text| text.contains(label)) {

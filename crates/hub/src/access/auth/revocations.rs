@@ -167,8 +167,8 @@ impl Revocations {
         }
     }
 
-    /// Adds revocations, and stores those that are new. Returns the new ones, and what completes when they are on disk, if
-    /// they are stored.
+    /// Adds revocations, and stores those that are new. Returns the new ones, and what completes when they are on disk,
+    /// if they are stored.
     pub(crate) fn revoke_all(&self, all: &[Revocation]) -> (Vec<Revocation>, Stored) {
         let mut is_full = false;
         let is_new = |revocation: &&Revocation| match self.insert(revocation) {

@@ -53,7 +53,8 @@ impl ApiContext {
         self.store.as_ref().filter(|store| store.topics().is_durable(topic))
     }
 
-    /// Of these topics, the durable ones whose last records have to be read before a publication with an idempotency key.
+    /// Of these topics, the durable ones whose last records have to be read before a publication with an idempotency
+    /// key.
     pub(super) fn unread_topics<'a>(
         &self,
         rights: &ApiRights,

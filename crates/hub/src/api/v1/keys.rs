@@ -70,9 +70,9 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
         let text = format!("{} writes of keys exceed the limit of {WRITES_MAX}", body.writes.len());
         return Err(problem(code::TOO_LARGE, text));
     }
-    let policy = context.live.config();
+    let config = context.live.config();
     let writes = body.writes.into_iter().map(|write| {
-        let limited = write_of(&write).map(|write| policy.limit_key(&topic, write));
+        let limited = write_of(&write).map(|write| config.limit_key(&topic, write));
         (write.key.to_string(), limited)
     });
     let store = context.key_store();

@@ -45,12 +45,12 @@ requests! {
         /// The message as bytes in base64; either data or b64
         #[serde(borrow)]
         b64: Option<Cow<'a, str>>,
-        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a durable topic,
-        /// also after a restart and at another node
+        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a
+        /// durable topic, also after a restart and at another node
         #[serde(borrow)]
         idempotency_key: Option<Cow<'a, str>>,
-        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for durable topics;
-        /// a later replay of the topic's history has the message
+        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for
+        /// durable topics; a later replay of the topic's history has the message
         #[serde(borrow)]
         exclude: Option<Cow<'a, str>>,
     }
@@ -74,12 +74,12 @@ requests! {
         /// The message as bytes in base64; either data or b64
         #[serde(borrow)]
         b64: Option<Cow<'a, str>>,
-        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a durable topic,
-        /// also after a restart and at another node
+        /// 1 to 128 bytes: a second publication to the topic with the same key within 300 s is not published; of a
+        /// durable topic, also after a restart and at another node
         #[serde(borrow)]
         idempotency_key: Option<Cow<'a, str>>,
-        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for durable topics;
-        /// a later replay of the topic's history has the message
+        /// Id of a connection of any node that does not receive the message, such as that of the sender. Not for
+        /// durable topics; a later replay of the topic's history has the message
         #[serde(borrow)]
         exclude: Option<Cow<'a, str>>,
     }

@@ -101,8 +101,8 @@ impl KeyReplicator {
         }
     }
 
-    /// Notes that all nodes are here which this node has seen before its start, or that it does not wait any longer. From
-    /// then on, stores the nodes that it sees.
+    /// Notes that all nodes are here which this node has seen before its start, or that it does not wait any longer.
+    /// From then on, stores the nodes that it sees.
     pub(super) fn update_members(&mut self) {
         if self.restored.is_some() && !std::mem::take(&mut self.has_new_nodes) {
             return;

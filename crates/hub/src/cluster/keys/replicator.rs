@@ -29,8 +29,8 @@ pub(super) const WAITING_MAX: usize = 256 << 10;
 /// Interval of the search for topics to claim.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time without the broker after which this node discards its keys if another node was connected meanwhile: removals may
-/// be forgotten there.
+/// Time without the broker after which this node discards its keys if another node was connected meanwhile: removals
+/// may be forgotten there.
 pub(super) const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
 /// State of the keys of all nodes, as this node knows it.
@@ -462,7 +462,8 @@ impl KeyReplicator {
         self.request_catalogue(node, sender, now);
     }
 
-    /// Compares a claim with the known one, and follows the better one. Returns whether it is the claim that is followed.
+    /// Compares a claim with the known one, and follows the better one. Returns whether it is the claim that is
+    /// followed.
     pub(super) fn follow(
         &mut self,
         topic: &str,

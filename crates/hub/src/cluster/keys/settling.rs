@@ -1,8 +1,8 @@
 //! Whether this node knows the owners of all topics.
 //!
-//! A node that joins does not see an owner that has just died, or is silent. The other nodes count this owner as alive for
-//! [`NODE_TIMEOUT`], and then claim its topics. So a node claims no unknown topic, and reads none as empty, before this time
-//! has passed since its login, and all nodes report the same nodes and no topic without an owner.
+//! A node that joins does not see an owner that has just died, or is silent. The other nodes count this owner as alive
+//! for [`NODE_TIMEOUT`], and then claim its topics. So a node claims no unknown topic, and reads none as empty, before
+//! this time has passed since its login, and all nodes report the same nodes and no topic without an owner.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,8 +44,8 @@ pub(super) struct Settling {
     pub(super) login: Option<Instant>,
     /// Since when this node knows all owners.
     pub(super) settled: Option<Instant>,
-    /// The absence before the login was shorter than [`NODE_TIMEOUT`]: the other nodes know this node, and no unknown node
-    /// owns topics. But an owner may have died with topics that this node does not know.
+    /// The absence before the login was shorter than [`NODE_TIMEOUT`]: the other nodes know this node, and no unknown
+    /// node owns topics. But an owner may have died with topics that this node does not know.
     is_known: bool,
     /// The topics of a predecessor process are known.
     pub(super) has_predecessor: bool,

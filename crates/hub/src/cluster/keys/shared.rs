@@ -265,7 +265,8 @@ impl ClusterKeys {
         self.is_loaded() && !self.is_rejoining.load(Ordering::Acquire)
     }
 
-    /// A login: until [`finish_loading`](Self::finish_loading), other nodes may have topics that this node does not know.
+    /// A login: until [`finish_loading`](Self::finish_loading), other nodes may have topics that this node does not
+    /// know.
     pub(super) fn rejoin(&self) {
         self.is_rejoining.store(true, Ordering::Release);
     }

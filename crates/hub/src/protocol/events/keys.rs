@@ -35,8 +35,8 @@ impl TopicsReader<'_> {
     /// # Errors
     /// As [`answer`](Self::answer).
     pub(crate) fn answer_keys(self, request: &Request<'_>, format: KeysFormat) -> Result<Answer, Denied> {
-        let policy = self.live.config();
-        if let Err(rejection) = policy.check_origin(request) {
+        let config = self.live.config();
+        if let Err(rejection) = config.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }
         let topic = match topic_of(request, model::check_name) {
@@ -49,7 +49,7 @@ impl TopicsReader<'_> {
             (Ok((options, position)), Ok(format)) => (options, position, format),
             (Err(problem), _) | (_, Err(problem)) => return Ok(failure(400, &problem).into()),
         };
-        let rights = policy.rights(request)?;
+        let rights = config.rights(request)?;
         let config = Arc::clone(self.config);
         let names = vec![topic.clone()];
         self.respond(request, rights, "/topics/{name}/keys", names, move |client, _| {

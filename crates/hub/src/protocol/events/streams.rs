@@ -19,8 +19,8 @@ impl TopicsReader<'_> {
     /// # Errors
     /// [`Denied`] if the token is invalid, or does not grant the right to read the stream.
     pub(crate) fn answer_records(self, request: &Request<'_>) -> Result<Answer, Denied> {
-        let policy = self.live.config();
-        if let Err(rejection) = policy.check_origin(request) {
+        let config = self.live.config();
+        if let Err(rejection) = config.check_origin(request) {
             return Ok(failure(403, rejection.text()).into());
         }
         let name = match stream_name_of(request) {
@@ -31,7 +31,7 @@ impl TopicsReader<'_> {
             Ok(message) => message,
             Err(problem) => return Ok(failure(400, problem).into()),
         };
-        let rights = policy.rights(request)?;
+        let rights = config.rights(request)?;
         rights.may(Action::Subscribe, &name)?;
         if self.streams.store().is_none() {
             return Ok(failure(404, STREAMS_DISABLED).into());

@@ -77,8 +77,8 @@ const EXTENSION: Duration = Duration::from_secs(30);
 
 impl ConnectionHooks {
     /// Keeps the handshake's headers; `None` without hooks.
-    pub(super) fn for_connection(request: &Request<'_>, policy: &HubConfig) -> Option<Box<Self>> {
-        let hooks = policy.hooks()?;
+    pub(super) fn for_connection(request: &Request<'_>, config: &HubConfig) -> Option<Box<Self>> {
+        let hooks = config.hooks()?;
         Some(Box::new(Self { headers: hooks.headers_of(request), ..Self::default() }))
     }
 

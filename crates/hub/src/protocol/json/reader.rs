@@ -23,8 +23,8 @@ impl JsonClient {
         self.session.path() == Some(ConnectionPath::Poll)
     }
 
-    /// Registers the connection of a response that ends with the client, and sends its first message: the id, by which a
-    /// backend may address the connection.
+    /// Registers the connection of a response that ends with the client, and sends its first message: the id, by which
+    /// a backend may address the connection.
     pub(in crate::protocol) fn register_reader(&mut self, cx: &mut Context<'_>) {
         self.session.open(ConnectionPath::Topics, cx);
         let mut welcome = json!({ "op": "welcome", "connection": self.session.id() });

@@ -42,7 +42,8 @@ enum ClientState {
     Closed,
 }
 
-/// An open connection. The server below has its channels: it is present in each ([`presence_of`](super::channel::presence_of)).
+/// An open connection. The server below has its channels: it is present in each
+/// ([`presence_of`](super::channel::presence_of)).
 pub(super) struct PusherConnection {
     pub(super) app: Arc<LiveApp>,
     /// The index of the key with which the client has connected, among the app's keys.

@@ -1,5 +1,5 @@
-//! Recovery in channels that are durable topics. The missed events are read from the stream, whose positions are the same at
-//! all nodes and after a restart; meanwhile the subscription has no answer.
+//! Recovery in channels that are durable topics. The missed events are read from the stream, whose positions are the
+//! same at all nodes and after a restart; meanwhile the subscription has no answer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -70,8 +70,8 @@ impl PendingRecovery {
         Self { channel, topic, request, source, reading, reads: 1, deadline: None }
     }
 
-    /// Pauses until the next poll, which begins again: a recovery that has begun drops its records and its memory, which other
-    /// recoveries may wait for.
+    /// Pauses until the next poll, which begins again: a recovery that has begun drops its records and its memory,
+    /// which other recoveries may wait for.
     pub(super) fn pause(&mut self) {
         if self.deadline.take().is_some() {
             self.reading = start_reading(self.source.clone(), &self.topic, self.request);

@@ -10,8 +10,8 @@ use crate::apps::live::{LiveApp, LiveApps};
 /// Protocol versions that are spoken. Clients of the versions 5 and 6 understand all messages of version 7.
 const PROTOCOLS: std::ops::RangeInclusive<u64> = 5..=7;
 
-/// A WebSocket handshake: what to do when the connection is open. The protocol rejects connections with a Close, since a
-/// script sees no status.
+/// A WebSocket handshake: what to do when the connection is open. The protocol rejects connections with a Close, since
+/// a script sees no status.
 pub(super) enum AppHandshake {
     Accepted { app: Arc<LiveApp>, key: String },
     Rejected(ConnectionRejection),

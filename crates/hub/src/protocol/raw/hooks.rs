@@ -46,8 +46,8 @@ const WAITING_MAX: usize = 2;
 
 impl RawHooks {
     /// A handshake's hooks; `None` without any.
-    pub(super) fn for_connection(request: &Request<'_>, policy: &HubConfig) -> Option<Box<Self>> {
-        let headers = policy.hooks()?.headers_of(request);
+    pub(super) fn for_connection(request: &Request<'_>, config: &HubConfig) -> Option<Box<Self>> {
+        let headers = config.hooks()?.headers_of(request);
         Some(Box::new(Self { headers, ..Self::default() }))
     }
 }

@@ -14,8 +14,8 @@ use crate::model::problem::{Problem, code, problem};
 use crate::streams::records_from::read_all;
 use crate::streams::request::now;
 
-/// Age in microseconds up to which removals are restored, so that subscribers can continue after a reconnect. Shorter than
-/// the time for which the stream has all tombstones.
+/// Age in microseconds up to which removals are restored, so that subscribers can continue after a reconnect. Shorter
+/// than the time for which the stream has all tombstones.
 const REMOVALS_AGE: u64 = 3_600_000_000;
 
 /// Removals that are restored.

@@ -8,8 +8,8 @@
 //!                                                            sequence 8 B · generation 4 B
 //! ```
 //!
-//! Integers of values are little endian. The state is the last record of its batch, which the log writes whole or not at
-//! all: the keys of its generation are those at its sequence.
+//! Integers of values are little endian. The state is the last record of its batch, which the log writes whole or not
+//! at all: the keys of its generation are those at its sequence.
 
 use std::num::NonZeroU64;
 

@@ -1,7 +1,7 @@
 //! Writes answers: heads, and bodies and sockets within the windows.
 //!
-//! QUIC does not tell the size of a window. One piece of each stream waits for its window at most; further content of that
-//! stream waits where it is, and delays no other stream.
+//! QUIC does not tell the size of a window. One piece of each stream waits for its window at most; further content of
+//! that stream waits where it is, and delays no other stream.
 
 use bytes::Bytes;
 use sinews_http::h3::{H3Code, QuicStreamId};
@@ -128,8 +128,8 @@ impl RequestStreams for H3Streams<'_, '_> {
 }
 
 impl H3Streams<'_, '_> {
-    /// Sends a piece of a body, unless an earlier one waits for the window. Returns whether the exchange has ended: the window
-    /// was open for all of the body, so that the timeout of writes applies until then.
+    /// Sends a piece of a body, unless an earlier one waits for the window. Returns whether the exchange has ended: the
+    /// window was open for all of the body, so that the timeout of writes applies until then.
     fn send_piece(&mut self, at: usize, shared: &WorkerShared) -> Option<bool> {
         let Self { conn, exchanges } = self;
         let exchange = &mut conn.table.exchanges[at];

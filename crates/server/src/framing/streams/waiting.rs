@@ -1,10 +1,11 @@
 //! Requests that wait while the client does not take earlier answers.
 //!
-//! An answer is built when its request is executed, and the client decides when it takes the answer. So a connection whose
-//! queued answers exceed [`max_queued_answers`](crate::HttpConfig::with_max_queued_answers) executes no further request, in the
-//! order of streams, until some of them have left. Opening handshakes do not wait: WebSockets have limits of their own. Files count
-//! nothing: they are read as windows open. A streaming response counts with its queue. Blocking work puts its result into memory
-//! whether the answer is polled or not, so it counts from its start until then, with a [reserve](BLOCKING_RESERVE).
+//! An answer is built when its request is executed, and the client decides when it takes the answer. So a connection
+//! whose queued answers exceed [`max_queued_answers`](crate::HttpConfig::with_max_queued_answers) executes no further
+//! request, in the order of streams, until some of them have left. Opening handshakes do not wait: WebSockets have
+//! limits of their own. Files count nothing: they are read as windows open. A streaming response counts with its queue.
+//! Blocking work puts its result into memory whether the answer is polled or not, so it counts from its start until
+//! then, with a [reserve](BLOCKING_RESERVE).
 
 use std::mem;
 use std::rc::Rc;
@@ -80,8 +81,8 @@ pub(crate) trait WaitingRequests: RequestStreams {
         });
     }
 
-    /// Polls the answers whose futures were woken, and executes requests that wait, while queued answers are within their
-    /// limit, and until one of the answers opens a socket.
+    /// Polls the answers whose futures were woken, and executes requests that wait, while queued answers are within
+    /// their limit, and until one of the answers opens a socket.
     fn poll_answers(&mut self, shared: &mut WorkerShared) -> Option<Box<OpenedSocket>> {
         loop {
             if let Some(opened) = self.poll_within_limit(shared) {
@@ -140,8 +141,8 @@ pub(crate) trait WaitingRequests: RequestStreams {
 
 impl<S: RequestStreams> WaitingRequests for S {}
 
-/// Assumed memory of an answer that a thread of the pool computes, in bytes. With the default limit of queued answers, the
-/// threads work on at most nine requests of a connection.
+/// Assumed memory of an answer that a thread of the pool computes, in bytes. With the default limit of queued answers,
+/// the threads work on at most nine requests of a connection.
 const BLOCKING_RESERVE: usize = 128 << 10;
 
 impl<I> StreamExchange<I> {

@@ -9,8 +9,8 @@ use slab::Slab;
 use super::log::EvictionSlot;
 use crate::topics::entry::TopicEntry;
 
-/// Topics with a history, in two lists. All operations take constant time except [`next_to_evict`](Self::next_to_evict), which
-/// moves each topic with a new subscriber once.
+/// Topics with a history, in two lists. All operations take constant time except
+/// [`next_to_evict`](Self::next_to_evict), which moves each topic with a new subscriber once.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionQueue {
     topics: Slab<EvictionEntry>,

@@ -11,8 +11,8 @@ use crate::topics::entry::TopicEntry;
 #[derive(Debug, Default)]
 pub(crate) struct TopicProgress {
     pub(crate) epoch: u64,
-    /// The last message taken from the mail; all earlier messages were taken, too. Without a history, the last version that was
-    /// delivered.
+    /// The last message taken from the mail; all earlier messages were taken, too. Without a history, the last version
+    /// that was delivered.
     pub(crate) seen: u64,
     /// The last message before the first subscriber.
     pub(crate) floor: u64,

@@ -103,8 +103,8 @@ impl Topics {
         self.count_appended(topic, except, counts.unwrap_or_default())
     }
 
-    /// Appends as [`append`](Self::append) does, a message of another server at its position. `Err` if the topic has no history
-    /// here, or another epoch.
+    /// Appends as [`append`](Self::append) does, a message of another server at its position. `Err` if the topic has no
+    /// history here, or another epoch.
     pub(crate) fn append_at(
         &mut self,
         topic: Option<usize>,

@@ -6,14 +6,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Is notified of the changes of keys that this server owns ([`Server::key_replication`](crate::Server::key_replication)).
-/// The calls come from any thread, must not block, and must not use the keys of topics.
+/// Is notified of the changes of keys that this server owns
+/// ([`Server::key_replication`](crate::Server::key_replication)). The calls come from any thread, must not block, and
+/// must not use the keys of topics.
 pub trait KeyReplication: Send + Sync {
     /// Keys of a topic have changed. They are read by
     /// [`Publisher::owned_key_changes`](crate::Publisher::owned_key_changes).
     fn changed(&self, topic: &Arc<str>);
 
-    /// Nothing is left of a topic: [`Publisher::release_keyed_topic`](crate::Publisher::release_keyed_topic) removes it.
+    /// Nothing is left of a topic: [`Publisher::release_keyed_topic`](crate::Publisher::release_keyed_topic) removes
+    /// it.
     fn emptied(&self, topic: &Arc<str>);
 }
 

@@ -118,8 +118,8 @@ impl KeyedTopic {
         Ok((read.cursor, Some((encode.0)(&update))))
     }
 
-    /// Begins a snapshot of the keys that match a filter. Subscribers share a large one, and one without a filter: it may
-    /// lie some changes back, which follow, and many if the memory of snapshots has no space for another one.
+    /// Begins a snapshot of the keys that match a filter. Subscribers share a large one, and one without a filter: it
+    /// may lie some changes back, which follow, and many if the memory of snapshots has no space for another one.
     pub(super) fn begin_snapshot(&self, filter: Option<&str>, encode: &EncodeKeys) -> SnapshotStart {
         let state = self.lock();
         let (position, cursor) = (state.position(), state.cursor());

@@ -268,7 +268,8 @@ pub enum KeyError {
     ClientFull(usize),
     /// [`KeyCondition::IfNew`]: the key has a value, of this version.
     Exists(u64),
-    /// [`KeyCondition::IfExists`], [`Version`](KeyCondition::Version) or [`At`](KeyCondition::At): the key has no value.
+    /// [`KeyCondition::IfExists`], [`Version`](KeyCondition::Version) or [`At`](KeyCondition::At): the key has no
+    /// value.
     Missing,
     /// [`KeyCondition::Version`] or [`At`](KeyCondition::At): the key has this version, or another epoch.
     OtherVersion(u64),

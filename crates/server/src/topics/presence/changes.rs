@@ -134,8 +134,8 @@ impl PresenceChanges {
         self.scheduled = false;
     }
 
-    /// Takes the changes for an update, with the state that it reports. The next update follows after this interval at the
-    /// earliest.
+    /// Takes the changes for an update, with the state that it reports. The next update follows after this interval at
+    /// the earliest.
     pub(super) fn take(
         &mut self,
         version: u64,

@@ -52,7 +52,8 @@ impl PresenceInterval {
     }
 }
 
-/// From [`Topics::PRESENCE_INTERVAL`](crate::Topics::PRESENCE_INTERVAL) to [`DEFAULT_MAX`](PresenceInterval::DEFAULT_MAX).
+/// From [`Topics::PRESENCE_INTERVAL`](crate::Topics::PRESENCE_INTERVAL) to
+/// [`DEFAULT_MAX`](PresenceInterval::DEFAULT_MAX).
 impl Default for PresenceInterval {
     fn default() -> Self {
         Self::new(PRESENCE_INTERVAL, Self::DEFAULT_MAX)

@@ -297,8 +297,8 @@ impl PresenceUpdate {
     }
 
     /// Returns whether all changes are listed. Otherwise more than
-    /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed, or their ids and infos
-    /// exceed 512 KiB: none is listed, and the numbers are right.
+    /// [`Topics::PRESENCE_CHANGES_MAX`](crate::Topics::PRESENCE_CHANGES_MAX) members have changed, or their ids and
+    /// infos exceed 512 KiB: none is listed, and the numbers are right.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.is_complete

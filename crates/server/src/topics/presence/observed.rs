@@ -13,8 +13,8 @@ use crate::topics::publisher::Publisher;
 pub struct PresenceChangeList {
     /// The topics, and their changed members.
     pub topics: Vec<TopicPresence>,
-    /// Changes are missing: too many were not taken in time, or another server was in charge meanwhile. The observer has to
-    /// read the presence of all topics ([`Publisher::presence_topics`]).
+    /// Changes are missing: too many were not taken in time, or another server was in charge meanwhile. The observer
+    /// has to read the presence of all topics ([`Publisher::presence_topics`]).
     pub overflowed: bool,
     /// More changes wait.
     pub more: bool,
@@ -28,8 +28,8 @@ pub struct TopicPresence {
     pub topic: Arc<str>,
     /// Number of joined connections, with and without a member.
     pub connections: usize,
-    /// Some members, each with its number of connections. A member that has left has none, and its last info, unless more
-    /// than 4 MiB of infos wait.
+    /// Some members, each with its number of connections. A member that has left has none, and its last info, unless
+    /// more than 4 MiB of infos wait.
     pub members: Vec<(Member, usize)>,
 }
 
@@ -77,8 +77,8 @@ impl TableState {
 }
 
 impl Publisher {
-    /// Notes each change of presence from now on, of all servers that share it. Calls `notify` when the first change waits
-    /// for [`take_presence_changes`](Self::take_presence_changes): while presence is locked, so it must be short.
+    /// Notes each change of presence from now on, of all servers that share it. Calls `notify` when the first change
+    /// waits for [`take_presence_changes`](Self::take_presence_changes): while presence is locked, so it must be short.
     ///
     /// While presence is paused ([`pause_presence`](Self::pause_presence)), no change is noted;
     /// [`resume_presence`](Self::resume_presence) makes the observer read everything again.

@@ -1,4 +1,5 @@
-//! Encoded pages of members: of many clients that subscribe to a large topic at the same time, each gets the first page.
+//! Encoded pages of members: of many clients that subscribe to a large topic at the same time, each gets the first
+//! page.
 
 use bytes::Bytes;
 
@@ -11,8 +12,8 @@ const PAGE_MEMBERS_MIN: usize = 32;
 
 impl Topics {
     /// Returns the first members of a topic in order of their ids, at most `limit`, as the program encodes them. For a
-    /// topic with watchers and many members, the page is encoded once between two updates: changes after its version are in
-    /// the next update. The limit and the encoder of a topic must always be the same.
+    /// topic with watchers and many members, the page is encoded once between two updates: changes after its version
+    /// are in the next update. The limit and the encoder of a topic must always be the same.
     pub fn first_members(
         &self,
         topic: &str,

@@ -16,8 +16,8 @@ pub(super) struct JoinedMember {
     pub(super) remote: MemberCount,
 }
 
-/// Connections of one member, at most 4,294,967,295. There may be a member for each connection: three numbers of 64 bits would take
-/// half as much memory again.
+/// Connections of one member, at most 4,294,967,295. There may be a member for each connection: three numbers of 64
+/// bits would take half as much memory again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MemberCount(u32);
 
@@ -36,8 +36,8 @@ impl MemberCount {
     }
 }
 
-/// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree, whose
-/// smallest node has capacity for eleven.
+/// Members in order of their ids. Most topics have few members: a list of five takes half of the memory of a tree,
+/// whose smallest node has capacity for eleven.
 #[derive(Debug)]
 pub(super) enum PresentMembers {
     /// In order, without spare capacity.

@@ -94,8 +94,9 @@ impl PresenceUpdate {
         self.has_transitions = false;
     }
 
-    /// Splits the update for protocols with bounded messages: parts with at most this number of changed members, at least
-    /// one part. They are in the order of the changes: each part leads from the version of the previous part to its own.
+    /// Splits the update for protocols with bounded messages: parts with at most this number of changed members, at
+    /// least one part. They are in the order of the changes: each part leads from the version of the previous part to
+    /// its own.
     pub fn parts(&self, changes: usize) -> impl Iterator<Item = PresencePart<'_>> {
         let mut next = Some((self.since, 0, 0));
         std::iter::from_fn(move || {

@@ -31,7 +31,8 @@ fn deleted_keys_do_not_return_with_a_process_that_was_stopped() {
     world.run(Duration::from_secs(9));
     let other = world.nodes[1].id.id;
     assert_eq!(world.nodes[1].keys.claim(topic).map(|claim| claim.owner), Some(other));
-    // Its keys are deleted, and a minute later the other node has forgotten the topic: the clock of tables is a real one.
+    // Its keys are deleted, and a minute later the other node has forgotten the topic: the clock of tables is a real
+    // one.
     world.nodes[1].replicator.disown(&topic.into());
     world.run(Duration::from_secs(61));
     // The process continues, and notices the broker's silence.

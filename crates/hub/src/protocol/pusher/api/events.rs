@@ -338,8 +338,8 @@ async fn store_events(
     events: Vec<SealedEvent>,
     rights: Rights,
 ) -> Result<(), Problem> {
-    // Checks come before the first append, and all streams are opened first: a later event of an open stream would be appended
-    // before an event of a stream that is being opened.
+    // Checks come before the first append, and all streams are opened first: a later event of an open stream would be
+    // appended before an event of a stream that is being opened.
     let topics: BTreeSet<&str> = events.iter().map(|(topic, ..)| &**topic).collect();
     let opening = |topic| store.opening(topic, Action::Publish, &rights);
     try_join_all(topics.into_iter().filter_map(opening)).await?;

@@ -358,8 +358,8 @@ fn all_topics_complete_their_snapshots_at_once_near_the_limit() {
 }
 
 impl World {
-    /// Changes the keys, of 4,000 bytes each, so that later readers begin with another snapshot if there is memory for it:
-    /// or even if there is none, since no reader can begin before a forgotten removal.
+    /// Changes the keys, of 4,000 bytes each, so that later readers begin with another snapshot if there is memory for
+    /// it: or even if there is none, since no reader can begin before a forgotten removal.
     fn change_all(&mut self, round: usize, removes: bool) {
         for key in 0..60 {
             self.write(&KeyWrite::set(format!("k{key}"), format!("{round}{}", "y".repeat(4_000))));
@@ -381,8 +381,8 @@ impl World {
     }
 }
 
-/// Returns the parts that a slow subscriber reads until it has the keys, and how often it began again. Other subscribers
-/// begin, and never continue.
+/// Returns the parts that a slow subscriber reads until it has the keys, and how often it began again. Other
+/// subscribers begin, and never continue.
 fn read_beside_stalled_subscribers(removes: bool) -> (usize, usize) {
     const LIMIT: usize = 1 << 20;
     let mut world = World::with_memory(LIMIT);

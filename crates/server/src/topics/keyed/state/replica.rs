@@ -1,4 +1,5 @@
-//! Keys of a topic that several servers share: one server owns the topic and accepts its writes, the others have replicas.
+//! Keys of a topic that several servers share: one server owns the topic and accepts its writes, the others have
+//! replicas.
 
 use std::time::Instant;
 

@@ -19,8 +19,8 @@ pub struct ListedKeyedTopic {
 }
 
 impl KeyedTable {
-    /// Returns the first topics with a prefix, after a name. Some may have neither keys nor subscribers: removed keys are
-    /// remembered for a while.
+    /// Returns the first topics with a prefix, after a name. Some may have neither keys nor subscribers: removed keys
+    /// are remembered for a while.
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Vec<ListedKeyedTopic> {
         let start = match after {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -43,8 +43,8 @@ impl KeyedTable {
 }
 
 impl Publisher {
-    /// Lists topics that have keys, had keys in the last minute, or have subscribers of their keys, in order of their names,
-    /// as [`topics`](Self::topics) does.
+    /// Lists topics that have keys, had keys in the last minute, or have subscribers of their keys, in order of their
+    /// names, as [`topics`](Self::topics) does.
     ///
     /// ```
     /// use sinews_server::{KeyWrite, Router, Server};

@@ -47,8 +47,8 @@ impl DatagramQueue {
         self.max = bytes;
     }
 
-    /// Queues a publication in the place of an earlier one of its topic. `max_bytes` limits all that wait. Returns `false` for a
-    /// publication that must use the stream: it is too long for a datagram, or of another topic.
+    /// Queues a publication in the place of an earlier one of its topic. `max_bytes` limits all that wait. Returns
+    /// `false` for a publication that must use the stream: it is too long for a datagram, or of another topic.
     pub(crate) fn offer(
         &mut self,
         topic: &Arc<str>,
