@@ -180,11 +180,11 @@ def pack_client(folder):
             missing = missing_files(manifest, {name.removeprefix("package/") for name in packed.getnames()})
         if missing:
             raise common.Fault(f"{file.name} does not contain {', '.join(missing)}")
-        # As in a new project of a user, without the repository's tools.
+        # As in a user's new project, without the repository's tools.
         shutil.rmtree(project, ignore_errors=True)
         project.mkdir(parents=True)
         (project / "package.json").write_text("{}")
-        run([npm, "install", "--offline", "--no-audit", "--no-fund", "--legacy-peer-deps", file], "npm-install", cwd=project)
+        run([npm, "install", "--offline", "--no-audit", "--no-fund", file], "npm-install", cwd=project)
         run(["node", "--input-type=module", "--eval", f"await import({manifest['name']!r})"], "npm-import", cwd=project)
 
 

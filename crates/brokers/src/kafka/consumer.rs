@@ -240,7 +240,7 @@ impl KafkaConsumer {
                 times.add_partition_offset(topic, *partition, Offset::Offset(millis))?;
                 let found = self.consumer.offsets_for_times(times, REQUEST_TIMEOUT)?;
                 let elements = found.elements();
-                // An error of this partition, which is not one of the whole answer.
+                // librdkafka reports a partition's error beside its offset, and the request as successful.
                 elements.first().map_or(Ok(()), |element| element.error())?;
                 match elements.first().map(|element| element.offset()) {
                     Some(offset @ Offset::Offset(_)) => offset,

@@ -22,7 +22,7 @@ const CLIENTS_MAX: usize = 32;
 /// and its first request, some hundred milliseconds: names that follow each other must not delay all other groups.
 const CLIENT_IDLE: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum events of a client that are searched for the reason of a failed operation.
+/// Maximum client events that are searched for a failed operation's cause.
 const EVENTS_MAX: usize = 100;
 
 pub(super) enum GroupRequest {
@@ -152,8 +152,8 @@ impl KafkaGroups {
     }
 }
 
-/// The error of a group's operation. Without a coordinator, librdkafka's error says only that there is none, or that none
-/// answered in time: the reason is among the client's events.
+/// Describes a failed group operation. Without a coordinator, librdkafka's error only says that there is none, or that
+/// none answered in time. The client's events have the cause.
 fn failed(group: &str, client: &BaseConsumer<ConsumerCallbacks>, error: KafkaError) -> BrokerError {
     let events = std::iter::from_fn(|| client.poll(Duration::ZERO)).take(EVENTS_MAX);
     let denied = events.filter_map(Result::err).find(report::is_denied_group);

@@ -75,7 +75,7 @@ pub(super) struct KafkaAppend {
 pub(super) struct ProducerCallbacks {
     status: Arc<Status>,
     unknown_offsets: Mutex<Option<UnknownOffsets>>,
-    /// The client's last error, for which it may purge its messages.
+    /// The client's last error: why it purged messages, if it did.
     last_error: Mutex<Option<String>>,
 }
 
@@ -324,7 +324,7 @@ impl ClientContext for ProducerCallbacks {
 }
 
 impl ProducerCallbacks {
-    /// Describes a message's error. That of a purged message says only that it was purged: the client's error is the reason.
+    /// Describes a message's error. A purged message's error names no cause: the client's last error does.
     fn described(&self, error: &KafkaError) -> String {
         use RDKafkaErrorCode::{PurgeInflight, PurgeQueue};
         let is_purged = matches!(error.rdkafka_error_code(), Some(PurgeInflight | PurgeQueue));

@@ -57,7 +57,7 @@ pub(super) fn described(error: &KafkaError) -> String {
     with_remedy(error, &error.to_string())
 }
 
-/// Adds what an operator can do to the description of an error.
+/// Appends the operator's remedy to an error description.
 pub(super) fn with_remedy(error: &KafkaError, description: &str) -> String {
     use RDKafkaErrorCode::{ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed};
     let remedy = match error.rdkafka_error_code() {
@@ -70,7 +70,7 @@ pub(super) fn with_remedy(error: &KafkaError, description: &str) -> String {
 }
 
 /// Whether the error denies the client's group, whose coordinator librdkafka looks up even for reads without a group.
-/// Operations of groups return their errors.
+/// Group operations return their errors.
 pub(super) fn is_denied_group(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
 }
