@@ -24,7 +24,7 @@ use crate::session::backends::Backends;
 use crate::session::client_session::ClientSession;
 use crate::streams::report;
 use crate::topics::HubTopics;
-use crate::topics::encoding::Encodings;
+use crate::topics::encodings::Encodings;
 use crate::topics::list::{TopicScan, TopicUse};
 
 /// The right to subscribe to this topic is required to view the dashboard: the report names topics.

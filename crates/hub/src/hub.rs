@@ -26,6 +26,7 @@ use crate::apps::encode;
 use crate::background::{Background, Periodic};
 use crate::cluster::Cluster;
 use crate::cluster::link::RunningLink;
+use crate::cluster::node::LocalParts;
 use crate::config::ConfigHandle;
 use crate::dashboard;
 use crate::error::HubError;
@@ -160,11 +161,16 @@ impl Hub {
             on_successor.unwrap_or_else(|| Box::new(|_| {})),
         );
         let info = info.with_bound(server);
-        let cluster_live = live.clone();
         let webhooks = Arc::clone(live.config().webhooks());
         let revocations = Arc::clone(live.config().revocations());
         let nodes = cluster.as_ref().map(Cluster::other_nodes);
         let background = live.config().background().clone();
+        let local = LocalParts {
+            revocations: Arc::clone(&revocations),
+            #[cfg(feature = "pusher")]
+            apps: Arc::clone(live.config().live_apps()),
+            background: background.clone(),
+        };
         webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         let beside = services.clone();
         let hub = Arc::clone(&topics);
@@ -179,7 +185,7 @@ impl Hub {
                 publisher.observe_subscriptions(topics.observer(cluster.observer()));
                 let changed = Arc::clone(cluster);
                 publisher.share_presence(move || changed.note_presence());
-                Some(RunningLink::start(cluster, Arc::clone(&topics), cluster_live, server.publisher())?)
+                Some(RunningLink::start(cluster, Arc::clone(&topics), local, server.publisher())?)
             }
             None => {
                 let subscribed = Arc::clone(topics.subscribed());

@@ -4,6 +4,7 @@ pub(crate) mod brief;
 pub(crate) mod connection_id;
 mod content;
 mod creator;
+pub(crate) mod encoding;
 pub(crate) mod event;
 pub(crate) mod events;
 mod hook_kind;

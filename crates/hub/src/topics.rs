@@ -1,7 +1,7 @@
 //! The hub's topics: publications, subscriptions, histories. Client protocols receive a topic's publications in their
-//! [encodings](encoding).
+//! [encodings](encodings).
 
-pub(crate) mod encoding;
+pub(crate) mod encodings;
 pub(crate) mod handover_role;
 pub(crate) mod key_faults;
 pub(crate) mod keys;
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 use sinews_server::{Context, InvalidTopic, SubscriptionObserver, Topics};
 
-use self::encoding::{EncodedTopics, Encodings};
+use self::encodings::Encodings;
 use self::handover_role::HandoverRole;
 use self::last_events::TopicLocks;
 use self::node_publications::NodePublications;
@@ -31,6 +31,7 @@ use self::shared_keys::SharedKeys;
 use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
 use crate::access::namespaces::order::PatternSet;
 use crate::connections::ConnectionRegistry;
+use crate::model::encoding::EncodedTopics;
 use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
 use crate::model::{is_pattern, is_reserved};

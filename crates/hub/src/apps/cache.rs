@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use sinews_server::Prepared;
 
-use crate::topics::encoding::EventOrigin;
+use crate::model::encoding::EventOrigin;
 
 /// The last event of each cache channel of an app.
 #[derive(Debug, Default)]

@@ -9,9 +9,9 @@ use sinews_server::{Position, Prepared, Publisher, SubscriberId};
 use crate::apps::channel::USER_CHANNEL;
 use crate::apps::encode::{encode, subscription_error, user_channel};
 use crate::apps::live::LiveApps;
+use crate::model::encoding::{EncodedTopics, Encoding, LastEvents, Positioning, RetainedEvent};
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{Publication, PublicationOrigin};
-use crate::topics::encoding::{EncodedTopics, Encoding, LastEvents, Positioning, RetainedEvent};
 
 /// Events without positions. Subscribers cannot notice a dropped event.
 pub(crate) const EVENTS: EncodedTopics = EncodedTopics::new("p.").with_reserved().unshared();

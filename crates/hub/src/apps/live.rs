@@ -18,9 +18,9 @@ use crate::apps::channel::{self, ChannelKind, PusherTopic, USER_CHANNEL, channel
 use crate::apps::metrics::PusherCounters;
 use crate::apps::socket_ids::SocketIds;
 use crate::model::brief::brief;
+use crate::model::encoding::{EventOrigin, RetainedEvent};
 use crate::model::is_reserved;
 use crate::model::nodes::NodePublicationId;
-use crate::topics::encoding::{EventOrigin, RetainedEvent};
 
 /// A part of the name of each cache channel.
 const CACHE_PART: &[u8; 6] = b"cache-";

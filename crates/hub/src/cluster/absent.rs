@@ -96,7 +96,7 @@ pub(crate) mod link {
     use sinews_server::Publisher;
 
     use super::Cluster;
-    use crate::config::ConfigHandle;
+    use super::node::LocalParts;
     use crate::topics::HubTopics;
 
     pub(crate) use self::AbsentLink as RunningLink;
@@ -109,7 +109,7 @@ pub(crate) mod link {
         pub(crate) fn start(
             cluster: &Arc<Cluster>,
             _hub: Arc<HubTopics>,
-            _live: ConfigHandle,
+            _local: LocalParts,
             _publisher: Publisher,
         ) -> io::Result<Self> {
             match **cluster {}

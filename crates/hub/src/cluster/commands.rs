@@ -13,8 +13,8 @@ use sinews_server::{CloseCode, Prepared, Publisher};
 use super::cached_events::cached_event;
 use super::command::NodeCommand;
 use super::message::NodeId;
+use super::node::LocalParts;
 use crate::access::auth::Revocation;
-use crate::config::ConfigHandle;
 use crate::connections::{ConnectionRegistry, described};
 use crate::topics::HubTopics;
 use crate::topics::list::{TopicScan, TopicsInUse};
@@ -111,7 +111,7 @@ impl PendingRequests {
 /// What commands act on.
 pub(super) struct CommandTarget<'a> {
     pub(super) connections: &'a ConnectionRegistry,
-    pub(super) live: &'a ConfigHandle,
+    pub(super) local: &'a LocalParts,
     pub(super) publisher: &'a Publisher,
     pub(super) hub: &'a HubTopics,
 }
@@ -186,7 +186,7 @@ impl CommandTarget<'_> {
     /// Returns the number of connections of an app of the Pusher protocol.
     #[cfg(feature = "pusher")]
     fn app_connections(&self, app: &str) -> usize {
-        self.live.config().live_apps().connections(app)
+        self.local.apps.connections(app)
     }
 
     /// Returns the number of connections of an app: without the Pusher protocol, none.
@@ -197,7 +197,7 @@ impl CommandTarget<'_> {
 
     /// Revokes tokens here, and closes their connections. Returns their number.
     fn revoke(&self, all: &[Revocation]) -> usize {
-        self.connections.revoke(self.live.config().revocations(), all)
+        self.connections.revoke(&self.local.revocations, all)
     }
 
     fn topics(&self, filter: &str, after: Option<String>, limit: usize) -> Value {

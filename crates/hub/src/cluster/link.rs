@@ -16,6 +16,7 @@ use super::cached_events::MissedEvents;
 use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
+use super::node::LocalParts;
 use super::nodes::Heartbeat;
 use super::outbox::{Outbox, PingPurpose};
 use super::pending::PendingWork;
@@ -23,7 +24,6 @@ use super::receiver::Receiver;
 use super::rejections::Rejections;
 use super::revocations::RevocationExchange;
 use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
-use crate::config::ConfigHandle;
 use crate::topics::HubTopics;
 
 const SOCKET: Token = Token(0);
@@ -70,10 +70,10 @@ impl RunningLink {
     pub(crate) fn start(
         cluster: &Arc<Cluster>,
         hub: Arc<HubTopics>,
-        live: ConfigHandle,
+        local: LocalParts,
         publisher: Publisher,
     ) -> io::Result<Self> {
-        let link = ClusterLink::new(cluster, hub, live, publisher)?;
+        let link = ClusterLink::new(cluster, hub, local, publisher)?;
         let thread = thread::Builder::new().name("cluster".to_owned()).spawn(move || link.run())?;
         Ok(Self { cluster: Arc::clone(cluster), thread: Some(thread) })
     }
@@ -116,7 +116,7 @@ impl ClusterLink {
     fn new(
         cluster: &Arc<Cluster>,
         hub: Arc<HubTopics>,
-        live: ConfigHandle,
+        local: LocalParts,
         publisher: Publisher,
     ) -> io::Result<Self> {
         let poll = Poll::new()?;
@@ -127,7 +127,7 @@ impl ClusterLink {
         let receiver = Receiver {
             cluster: Arc::clone(cluster),
             hub,
-            live,
+            local,
             keys,
             publisher,
             remote: RemotePresence::default(),
@@ -220,9 +220,16 @@ impl ClusterLink {
         let waker = Arc::clone(cluster);
         let wake = move || waker.outbox.wake();
         let registry = self.poll.registry();
-        let config = self.receiver.live.config();
-        let (background, options) = (config.background(), &cluster.options);
-        match BrokerConnection::start(background, options, Some(&own), attempt, registry, SOCKET, wake) {
+        let background = &self.receiver.local.background;
+        match BrokerConnection::start(
+            background,
+            &cluster.options,
+            Some(&own),
+            attempt,
+            registry,
+            SOCKET,
+            wake,
+        ) {
             Ok(connection) => self.connection = Some(connection),
             Err(reason) => self.disconnect(&reason, now),
         }
@@ -285,7 +292,7 @@ impl ClusterLink {
         if cluster.outbox.is_open() {
             let keys = self.receiver.keys.heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
-            let revoked = self.receiver.live.config().revocations().digest();
+            let revoked = self.receiver.local.revocations.digest();
             let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
             cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
             self.receiver.request_revocations(now);
@@ -376,7 +383,7 @@ impl ClusterLink {
                         self.rejections = Rejections::default();
                         let outbox = &self.receiver.cluster.outbox;
                         outbox.attach(connection.second_handle(), connection.skips_replies());
-                        let revocations = self.receiver.live.config().revocations().all();
+                        let revocations = self.receiver.local.revocations.all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         self.missed_events.connected(&self.receiver.cluster, &self.receiver.hub, now);
                         self.receiver.keys.connected(now);

@@ -1,6 +1,24 @@
 //! A cluster node. A build without the feature `cluster` has this type, too.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
+
+use crate::access::auth::Revocations;
+#[cfg(feature = "pusher")]
+use crate::apps::live::LiveApps;
+use crate::background::Background;
+
+/// The parts of this process that other nodes read or change.
+#[derive(Default)]
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a cluster uses them"))]
+pub(crate) struct LocalParts {
+    pub(crate) revocations: Arc<Revocations>,
+    #[cfg(feature = "pusher")]
+    pub(crate) apps: Arc<LiveApps>,
+    /// Runs the connection attempts.
+    pub(crate) background: Background,
+}
 
 /// A cluster node, as it describes itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

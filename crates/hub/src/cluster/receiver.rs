@@ -15,11 +15,11 @@ use super::commands::{CommandMessage, CommandTarget, Execution, ResultMessage};
 use super::keys::{KeyReplicator, KeysHeartbeat};
 use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
+use super::node::LocalParts;
 use super::nodes::Heartbeat;
 use super::pending::PendingWork;
 use super::revocations::RevocationExchange;
 use crate::access::auth::revocations::RevocationDigest;
-use crate::config::ConfigHandle;
 use crate::model::nodes::NodePublicationId;
 use crate::model::problem::{code, problem};
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender};
@@ -29,7 +29,7 @@ use crate::topics::HubTopics;
 pub(super) struct Receiver {
     pub(super) cluster: Arc<Cluster>,
     pub(super) hub: Arc<HubTopics>,
-    pub(super) live: ConfigHandle,
+    pub(super) local: LocalParts,
     pub(super) publisher: Publisher,
     pub(super) remote: RemotePresence,
     pub(super) keys: KeyReplicator,
@@ -136,7 +136,7 @@ impl Receiver {
         }
         let target = CommandTarget {
             connections: self.hub.connections(),
-            live: &self.live,
+            local: &self.local,
             publisher: &self.publisher,
             hub: &self.hub,
         };
@@ -154,7 +154,7 @@ impl Receiver {
     /// Sends the results from commands that connections have executed, and the revocations that other nodes have
     /// requested, and delivers events that other nodes have retained.
     pub(super) fn do_pending_work(&mut self) {
-        self.revocations.send_parts(&self.cluster, self.live.config().revocations());
+        self.revocations.send_parts(&self.cluster, &self.local.revocations);
         exchange_events(&mut self.events, &self.cluster, &self.hub, &self.publisher);
         while let Some((node, id, result)) = self.results.next_done() {
             self.send_result(node, id, result);
@@ -171,7 +171,7 @@ impl Receiver {
 
     /// Compares this node's revocations with a heartbeat's digest.
     fn compare_revocations(&mut self, node: NodeId, digest: Option<RevocationDigest>, now: Instant) {
-        let own = digest.and_then(|digest| self.live.config().revocations().digest_at(digest.time));
+        let own = digest.and_then(|digest| self.local.revocations.digest_at(digest.time));
         self.revocations.compare(node, own.is_some() && own != digest, now);
     }
 

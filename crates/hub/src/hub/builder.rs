@@ -31,7 +31,7 @@ use crate::session::backends::Backends;
 use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
-use crate::topics::encoding::Encodings;
+use crate::topics::encodings::Encodings;
 
 /// A [`Hub`]'s options.
 pub struct HubBuilder {

@@ -5,9 +5,10 @@ use sinews_server::{HistoryPolicy, SlowConsumer, TopicRule};
 use crate::access::namespaces::order::{PatternSet, covers, order, overlap};
 use crate::access::namespaces::{Namespace, Namespaces};
 use crate::error::HubError;
+use crate::model::encoding::{EncodedTopics, Positioning};
 use crate::streams::follow;
 use crate::streams::options::StreamOptions;
-use crate::topics::encoding::{EncodedTopics, Encodings, Positioning};
+use crate::topics::encodings::Encodings;
 
 /// The namespace parts that a hub's builder needs.
 pub(crate) struct HubRules {

@@ -18,9 +18,9 @@ use sinews_server::{
 use super::*;
 use crate::access::auth::{Auth, AuthOptions};
 use crate::model::MessageContent;
+use crate::model::encoding::Encoding;
 use crate::model::nodes::NodePublicationId;
 use crate::model::publication::{Publication, PublicationOrigin};
-use crate::topics::encoding::Encoding;
 use crate::wire::{HandoverSender, frame_queue};
 use crate::{HostRules, HubConfig, PusherApp, PusherApps};
 

@@ -4,7 +4,7 @@ use sinews_server::{Context, Request};
 
 use crate::admission::HandshakeRejection;
 use crate::model;
-use crate::topics::encoding::EncodedTopics;
+use crate::model::encoding::EncodedTopics;
 
 /// Topics and patterns in one session's `datagrams`.
 const DATAGRAM_TOPICS_MAX: usize = 64;

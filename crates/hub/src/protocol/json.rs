@@ -43,6 +43,7 @@ use crate::model::brief::brief;
 use crate::model::publication::Publication;
 
 use crate::config::ConfigHandle;
+use crate::model::encoding::MESSAGES;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
@@ -51,7 +52,6 @@ use crate::session::client_session::ClientSession;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
-use crate::topics::encoding::MESSAGES;
 
 /// The subprotocol, for clients that name one.
 pub(crate) const NAME: &str = "sinews.v1";

@@ -21,8 +21,8 @@ use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};
 use crate::model::brief::brief;
+use crate::model::encoding::{EncodedTopics, MESSAGES};
 use crate::model::problem::{Problem, code, problem};
-use crate::topics::encoding::{EncodedTopics, MESSAGES};
 use crate::topics::subscription_fault;
 
 /// The state of one subscription.

@@ -6,13 +6,13 @@ use serde_json::Value;
 use sinews_server::{Position, Prepared, ReplayFrom, Topics};
 
 use crate::model::brief::brief;
+use crate::model::encoding::MESSAGES;
 use crate::model::json_list::JsonListItem;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
 use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;
 use crate::topics::HubTopics;
-use crate::topics::encoding::MESSAGES;
 
 /// Limits of one answer to `history`: messages and bytes.
 pub(crate) const HISTORY_MAX: usize = 1_000;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Prepared, PublishOptions, Publisher};
 
-use super::encoding::{EventOrigin, LastEvents, RegisteredEncoding, RetainedEvent};
+use super::encodings::RegisteredEncoding;
 use super::{HubTopics, TopicPublisher};
+use crate::model::encoding::{EventOrigin, LastEvents, RetainedEvent};
 use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::nodes::NodePublicationId;
 

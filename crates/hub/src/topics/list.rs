@@ -6,8 +6,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sinews_server::{Publisher, TopicName, TopicPattern};
 
-use super::encoding::{EncodedTopics, Encodings};
+use super::encodings::Encodings;
 use crate::model::check_subscription;
+use crate::model::encoding::EncodedTopics;
 use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of topics that one look at the list reads, so that the thread's other work is not delayed.

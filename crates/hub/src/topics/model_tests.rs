@@ -11,7 +11,6 @@ use sinews_server::{BoundServer, HistoryPolicy, Position, Publisher, Router, Ser
 use sinews_testkit::Rng;
 
 use super::HubTopics;
-use super::encoding::MESSAGES;
 use crate::access::namespaces::order::PatternSet;
 use crate::apps::app::{PusherApp, PusherApps};
 use crate::apps::encoding::EVENTS;
@@ -19,6 +18,7 @@ use crate::apps::live::LiveApps;
 use crate::hub::encodings;
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
+use crate::model::encoding::MESSAGES;
 use crate::model::nodes::{NodePublicationId, PublicationSink};
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, PublishedContent};
 use crate::protocol::raw::encoding::PAYLOADS;

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use parking_lot::RwLockReadGuard;
 use sinews_server::{Position, PublishOptions, Publisher, SubscriberId};
 
-use super::encoding::RegisteredEncoding;
+use super::encodings::RegisteredEncoding;
 use super::handover_role::HandoverRole;
 use super::{HubTopics, TopicPublisher};
 use crate::model::connection_id::ConnectionId;

@@ -12,6 +12,12 @@ const FILES_MAX: u64 = 4;
 
 /// Top-level modules in one cycle: the files and folders directly in `src`.
 const TOP_LEVEL_MAX: u64 = 1;
+
+/// Crates so large that the levels of their modules are limited.
+const LEVELED: [&str; 1] = ["hub"];
+/// Levels of top-level modules, each above all that it imports. The crate's root is a level more.
+const LEVELS_MAX: u64 = 9;
+
 /// Imports that the report names for each pair of top-level modules.
 const NAMED_IMPORTS: usize = 3;
 
@@ -43,6 +49,29 @@ pub(super) fn top_level(tree: &Tree) -> Vec<Violation> {
         TOP_LEVEL_MAX,
         0,
     )
+}
+
+/// Measures the levels of the large crates' top-level modules.
+pub(super) fn levels(tree: &Tree) -> Vec<Violation> {
+    let crates = product_crates(tree).into_iter().filter(|(name, _)| LEVELED.contains(name));
+    let measures = crates.map(|(name, sources)| {
+        let levels = level_of_each(&by_top_level(&imports(&sources))).into_values().max();
+        (format!("levels of top-level modules of {name}"), levels.unwrap_or(0))
+    });
+    ratchets::compare(tree, "levels of top-level modules", &measures.collect(), LEVELS_MAX, 0)
+}
+
+/// Returns the level of each module: one above the highest module that it imports. Modules of a cycle have no order, so
+/// the levels rise at most once for each module.
+fn level_of_each<'a>(imports: &Imports<'a>) -> BTreeMap<Vec<&'a str>, u64> {
+    let mut levels: BTreeMap<_, _> = imports.keys().map(|module| (module.clone(), 1)).collect();
+    for _ in imports {
+        for (from, to) in imports {
+            let below = to.iter().filter_map(|module| levels.get(module)).max().map_or(0, |level| *level);
+            levels.insert(from.clone(), below + 1);
+        }
+    }
+    levels
 }
 
 /// The imports between top-level modules. The crate's root is left out: it names all modules.
@@ -268,6 +297,20 @@ mod tests {
         assert_eq!(found[0].what, "top-level modules in the largest import cycle of a is 2, 1 at most");
         let expected = "2 top-level modules:\n  1 b -> c: b::d -> c\n  1 c -> b: c::e -> b\n";
         assert_eq!(report(&tree, "a").as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn ten_levels_are_too_many() {
+        let chain = |count: usize| {
+            let file = |at: usize| {
+                (format!("crates/hub/src/m{at}.rs"), format!("use crate::m{0}::Item{0};", at + 1))
+            };
+            let files: Vec<_> = (0..count).map(file).collect();
+            let files: Vec<_> = files.iter().map(|(path, text)| (&**path, &**text)).collect();
+            levels(&tree(&files))
+        };
+        assert!(chain(9).is_empty());
+        assert_eq!(chain(10)[0].what, "levels of top-level modules of hub is 10, 9 at most");
     }
 
     #[test]

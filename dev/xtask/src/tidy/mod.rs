@@ -29,7 +29,7 @@ use crate::tidy::tree::Tree;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [(&str, Rule); 25] = [
+const RULES: [(&str, Rule); 26] = [
     ("every Rust file is read", tree::unreadable),
     ("functions fit a screen", lengths::functions),
     ("files are short", lengths::files),
@@ -45,6 +45,7 @@ const RULES: [(&str, Rule); 25] = [
     ("dependencies are justified", manifests::justified),
     ("import cycles are small", cycles::cycles),
     ("top-level modules import downward", cycles::top_level),
+    ("top-level modules have few levels", cycles::levels),
     ("code is not written twice", duplicates::duplicates),
     ("comments and documents name things", words::pronouns),
     ("comments have few genitives", words::genitives),

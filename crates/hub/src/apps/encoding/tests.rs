@@ -10,9 +10,9 @@ use crate::access::namespaces::order::PatternSet;
 use crate::apps::app::{PusherApp, PusherApps};
 use crate::hub::encodings;
 use crate::model::MessageContent;
+use crate::model::encoding::MESSAGES;
 use crate::model::nodes::PublicationSink;
 use crate::model::publication::PublicationSender;
-use crate::topics::encoding::MESSAGES;
 use crate::topics::{HubTopics, TopicPublisher};
 
 const TOPIC: &str = "kept.cache-a";

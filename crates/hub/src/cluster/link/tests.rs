@@ -11,10 +11,9 @@ use super::super::options::ClusterOptions;
 use super::super::outbox::Audience;
 use super::super::times::NODE_TIMEOUT;
 use super::*;
-use crate::access::auth::{Auth, AuthOptions, Revocation, RevokedTokens};
-use crate::access::hosts::HostRules;
+use crate::access::auth::{Revocation, RevokedTokens};
 use crate::access::namespaces::order::PatternSet;
-use crate::config::{HubConfig, RejectedClaims};
+use crate::config::RejectedClaims;
 use crate::wire::ContentKind;
 
 /// Longer than any step takes on a busy machine.
@@ -38,9 +37,7 @@ impl TestLink {
         let cluster = Arc::new(Cluster::new(options, &[], None).unwrap());
         let server = Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
         let hub = Arc::new(HubTopics::new(PatternSet::new([])));
-        let auth = Auth::new(&AuthOptions::new()).unwrap();
-        let live = ConfigHandle::new(HubConfig::new(auth, HostRules::default())).unwrap();
-        let mut link = ClusterLink::new(&cluster, hub, live, server.publisher()).unwrap();
+        let mut link = ClusterLink::new(&cluster, hub, LocalParts::default(), server.publisher()).unwrap();
         let mut events = Events::with_capacity(8);
         let broker = log_in(&mut link, &mut events, &listener);
         Self { link, events, listener, broker, messages: 0, _server: server }
@@ -241,7 +238,7 @@ fn list_of_revocations_leaves_in_parts_without_further_events() {
     let mut link = TestLink::new();
     let of = |at: usize| Revocation::new(RevokedTokens::WithId(format!("{at:032}").into()), 4e9);
     let all: Vec<Revocation> = (0..COUNT).map(of).collect();
-    link.link.receiver.live.config().revocations().revoke_all(&all).1.unwrap();
+    link.link.receiver.local.revocations.revoke_all(&all).1.unwrap();
     let mut broker = link.broker.try_clone().unwrap();
     let reader = thread::spawn(move || {
         broker.set_read_timeout(Some(TIMEOUT)).unwrap();

@@ -12,10 +12,11 @@ use super::*;
 use crate::access::auth::{Action, RightsChange, TokenKeys};
 use crate::closing::{EXPIRED, TOKEN_EXPIRED, close};
 use crate::connections::{ConnectionPath, ConnectionSelector};
+use crate::model::encoding::EncodedTopics;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{brief::brief, check_name, check_subscription, is_reserved};
 use crate::session::client_session::ClientSession;
-use crate::topics::{encoding::EncodedTopics, subscription_fault};
+use crate::topics::subscription_fault;
 
 const LINES: EncodedTopics = EncodedTopics::new("l.");
 const EXPECTED: &str = "expected SUB topic, UNSUB topic or PUB topic text";

@@ -10,10 +10,10 @@ use super::members::PresenceDetail;
 use super::reply::send_with_members;
 use super::{JsonClient, OpReply, send_json};
 use crate::model;
+use crate::model::encoding::MESSAGES;
 use crate::model::problem::Problem;
 use crate::streams::follow::DurableSubscription;
 use crate::streams::service::StreamService;
-use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     /// Subscribes to a durable topic by its name, or to a pattern of durable topics that a broker stores.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::json;
 use sinews_server::{Position, Prepared};
 
+use crate::model::encoding::{EncodedTopics, Encoding, MESSAGES};
 use crate::model::publication::Publication;
-use crate::topics::encoding::{EncodedTopics, Encoding, MESSAGES};
 
 #[derive(Debug)]
 struct Messages;

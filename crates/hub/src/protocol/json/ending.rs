@@ -6,9 +6,9 @@ use sinews_server::Context;
 use super::{JsonClient, OpReply};
 use crate::access::auth::Action;
 use crate::model::brief::brief;
+use crate::model::encoding::MESSAGES;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::follow::DurableSubscription;
-use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     pub(super) fn unsubscribe(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<OpReply, Problem> {

@@ -7,9 +7,9 @@ use super::members::subscription_problem;
 use super::{JsonClient, OpReply};
 use crate::access::auth::Action;
 use crate::model;
+use crate::model::encoding::MESSAGES;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::topic_history::{HistoryItem, history_page};
-use crate::topics::encoding::MESSAGES;
 
 impl JsonClient {
     /// Answers with a topic's earlier messages.

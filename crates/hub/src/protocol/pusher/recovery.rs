@@ -16,9 +16,9 @@ use sinews_server::{Context, InvalidTopic, Position, Prepared, ReplayFrom, Topic
 
 use crate::apps::encoding::RECOVERABLE_EVENTS;
 use crate::apps::position::{end_of, parse_position, push_position};
+use crate::model::encoding::MESSAGES;
 use crate::model::socket_id::parse_socket_id;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX};
-use crate::topics::encoding::MESSAGES;
 
 /// A subscription's field `recover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

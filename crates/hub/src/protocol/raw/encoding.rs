@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sinews_server::{Position, Prepared};
 
+use crate::model::encoding::{EncodedTopics, Encoding};
 use crate::model::publication::Publication;
-use crate::topics::encoding::{EncodedTopics, Encoding};
 
 /// Payloads as they are published.
 pub(crate) const PAYLOADS: EncodedTopics = EncodedTopics::new("r.");

@@ -20,7 +20,7 @@ use super::super::service::{StreamPatterns, StreamService};
 use super::super::test_broker::{self, TestBroker};
 use super::*;
 use crate::hub::encodings;
-use crate::topics::encoding::MESSAGES;
+use crate::model::encoding::MESSAGES;
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 7;
