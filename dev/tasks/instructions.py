@@ -17,11 +17,11 @@ PROFILE = "instructions"
 VARIABLES = ("RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_INCREMENTAL")
 RECORD = common.ROOT / "dev/xtask/instructions.txt"
 HEAD = """# Instructions of the server: architecture, compiler, path, instructions for a message (echo, burst),
-# a delivery (fan-out, wildcard, json) or a request (http, publish, event). Written by
+# a delivery (fan-out, wildcard, json, single) or a request (http, publish, event). Written by
 # `cargo xtask instructions --bless`.
 """
 # Code paths of the program, with the messages, deliveries or requests of one round.
-PATHS = {"echo": 1, "burst": 16, "fan-out": 200, "wildcard": 800, "json": 200, "http": 16, "publish": 1, "event": 1}
+PATHS = {"echo": 1, "burst": 16, "fan-out": 200, "wildcard": 800, "json": 200, "single": 1, "http": 16, "publish": 1, "event": 1}
 # Rounds of the two runs.
 SHORT, LONG = 100, 300
 # The permitted growth, in percent.

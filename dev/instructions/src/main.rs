@@ -95,7 +95,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, backend, rounds] = &arguments[..] else {
         return Err(
-            "usage: sinews-instructions echo|burst|fan-out|wildcard|json|http|publish|event BACKEND ROUNDS"
+            "usage: sinews-instructions echo|burst|fan-out|wildcard|json|single|http|publish|event BACKEND ROUNDS"
                 .into(),
         );
     };
@@ -114,7 +114,8 @@ fn main() -> Result<()> {
         );
     // Its routes and hooks would count in the other paths.
     let hub = match &**path {
-        "json" | "publish" | "event" => Some(Hub::builder().websocket(config()).config(policy()?).build()?),
+        "json" | "publish" | "event" => Some(hub(policy()?.with_pusher(apps()?))?),
+        "single" => Some(hub(policy()?)?),
         _ => None,
     };
     let server = match &hub {
@@ -140,11 +141,19 @@ fn config() -> Config {
     Config::default().with_ping_interval(Some(hour)).with_idle_timeout(Some(2 * hour))
 }
 
-/// A key of the HTTP API, and an app.
+fn hub(policy: HubConfig) -> Result<Hub> {
+    Ok(Hub::builder().websocket(config()).config(policy).build()?)
+}
+
+/// A key of the HTTP API.
 fn policy() -> Result<HubConfig> {
     let policy = HubConfig::new(Auth::new(&AuthOptions::new())?, HostRules::default());
-    let policy = policy.with_api_keys(ApiKeys::new()?.with_key(API_KEY)?);
-    Ok(policy.with_pusher(PusherApps::new([PusherApp::new("1", APP_KEY, APP_SECRET)])?))
+    Ok(policy.with_api_keys(ApiKeys::new().with_key(API_KEY)?))
+}
+
+/// An app of the Pusher protocol.
+fn apps() -> Result<PusherApps> {
+    Ok(PusherApps::new([PusherApp::new("1", APP_KEY, APP_SECRET)])?)
 }
 
 fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
@@ -153,7 +162,9 @@ fn run(path: &str, address: SocketAddr, rounds: usize) -> Result<()> {
         "burst" => echo(address, MEDIUM, IN_FLIGHT, rounds),
         "fan-out" => fan_out(address, "/subscribe", "/publish", PUBLICATIONS, rounds),
         "wildcard" => fan_out(address, "/subscribe-pattern", "/publish-matched", MATCHED, rounds),
-        "json" => json_fan_out(address, rounds),
+        "json" => json_fan_out(address, SUBSCRIBERS, PUBLICATIONS, rounds),
+        // One publication to one subscriber, without an app.
+        "single" => json_fan_out(address, 1, 1, rounds),
         "http" => http(address, rounds),
         "publish" => publish(address, rounds),
         "event" => publish_event(address, rounds),
@@ -187,14 +198,14 @@ fn fan_out(
 }
 
 /// Publications and deliveries in the JSON protocol.
-fn json_fan_out(address: SocketAddr, rounds: usize) -> Result<()> {
+fn json_fan_out(address: SocketAddr, subscribers: usize, publications: usize, rounds: usize) -> Result<()> {
     let subscribe = text_frame(&format!(r#"{{"op":"subscribe","topic":"{TOPIC}","id":1}}"#));
     let open = || {
         let mut socket = open(address, "/ws")?;
         read_until(&mut socket, WELCOME_END)?;
         Ok(socket)
     };
-    let mut subscribers = (0..SUBSCRIBERS).map(|_| open()).collect::<Result<Vec<_>>>()?;
+    let mut subscribers = (0..subscribers).map(|_| open()).collect::<Result<Vec<_>>>()?;
     for subscriber in &mut subscribers {
         subscriber.write_all(&subscribe)?;
         read_until(subscriber, b"}")?;
@@ -202,8 +213,8 @@ fn json_fan_out(address: SocketAddr, rounds: usize) -> Result<()> {
     let data = "a".repeat(SMALL);
     let publication = text_frame(&format!(r#"{{"op":"publish","topic":"{TOPIC}","data":"{data}"}}"#));
     let delivery = format!(r#"{{"op":"message","topic":"{TOPIC}","data":"{data}"}}"#);
-    let messages = publication.repeat(PUBLICATIONS);
-    deliver(open()?, subscribers, &messages, frame_len(delivery.len()) * PUBLICATIONS, rounds)
+    let messages = publication.repeat(publications);
+    deliver(open()?, subscribers, &messages, frame_len(delivery.len()) * publications, rounds)
 }
 
 /// Sends messages, and waits until each subscriber has received `len` bytes.

@@ -106,7 +106,7 @@ fn api_keys(settings: &ServeSettings) -> Result<Option<ApiKeys>, String> {
     if key.is_none() && file.is_none() {
         return Ok(None);
     }
-    let mut keys = ApiKeys::new().map_err(|error| error.to_string())?;
+    let mut keys = ApiKeys::new();
     if let Some(Redacted(key)) = key {
         keys = keys.with_key(key).map_err(|fault| format!("{}: {fault}", settings.name("api.key")))?;
     }

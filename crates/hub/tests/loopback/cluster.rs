@@ -523,7 +523,7 @@ const KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
 
 fn with_api(broker: &FakeBroker) -> TestPeer {
     TestPeer::start_with(broker, |builder| {
-        let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
+        let keys = ApiKeys::new().with_key(KEY).unwrap();
         let auth = Auth::new(&AuthOptions::new()).unwrap();
         builder.history("chat.>", 100).config(HubConfig::new(auth, HostRules::default()).with_api_keys(keys))
     })

@@ -85,7 +85,7 @@ fn errors_of_hooks_and_clusters_name_their_place_and_no_secret() {
 fn errors_of_keys_and_tokens_have_no_secret() {
     use HubErrorKind::{Key, Token};
     let fault = "the key has 6 bytes; 32 are required (create one with `openssl rand -hex 32`)";
-    check(ApiKeys::new().unwrap().with_key(SECRET), Key, None, fault);
+    check(ApiKeys::new().with_key(SECRET), Key, None, fault);
     let fault = "the secret has 6 bytes; HS256 requires 32 (create one with `openssl rand -hex 32`)";
     check(hmac_algorithms(SECRET.as_bytes()), Key, None, fault);
     let auth = Auth::new(&AuthOptions::new()).unwrap();
@@ -98,9 +98,7 @@ fn errors_keep_their_source() {
     let kind = |error: &dyn Error| {
         error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind)
     };
-    for error in
-        [read_secret(missing).unwrap_err(), ApiKeys::new().unwrap().with_file(missing).err().unwrap()]
-    {
+    for error in [read_secret(missing).unwrap_err(), ApiKeys::new().with_file(missing).err().unwrap()] {
         assert_eq!((error.kind(), error.place()), (HubErrorKind::File, Some("/nonexistent/keys")));
         assert_eq!(kind(&error), Some(io::ErrorKind::NotFound));
     }
@@ -121,7 +119,7 @@ fn errors_keep_their_source() {
 fn line_of_a_file_is_the_place() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("# keys\nname {SECRET} admin\n")).unwrap();
-    let error = ApiKeys::new().unwrap().with_file(file.path()).err().unwrap();
+    let error = ApiKeys::new().with_file(file.path()).err().unwrap();
     assert_eq!(error.place(), Some(&*format!("{}:2", file.path().display())));
     assert_eq!(error.kind(), HubErrorKind::Key);
     check_no_secret(&error);

@@ -306,7 +306,7 @@ fn policy_for_pages() -> HubConfig {
     let namespace = Namespace::new("keyed").with_write_keys(TopicAccess::Anonymous);
     HubConfig::new(Auth::new(&options).unwrap(), HostRules::default())
         .with_namespaces(Namespaces::new([namespace]).unwrap())
-        .with_api_keys(ApiKeys::new().unwrap().with_key("api-key-of-at-least-sixteen-bytes").unwrap())
+        .with_api_keys(ApiKeys::new().with_key("api-key-of-at-least-sixteen-bytes").unwrap())
         .with_origin(OriginPolicy::list([PAGE.to_owned()]).unwrap())
 }
 

@@ -91,7 +91,7 @@ fn request_with_different_tokens_is_rejected() {
 
 #[test]
 fn request_with_different_keys_of_the_api_is_rejected() {
-    let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap().with_key(OTHER_KEY).unwrap();
+    let keys = ApiKeys::new().with_key(KEY).unwrap().with_key(OTHER_KEY).unwrap();
     let policy = HubConfig::new(auth(AuthOptions::new()), HostRules::default()).with_api_keys(keys);
     let hub = TestHub::built(Hub::builder().config(policy));
     let status = |lines: &[&str]| {
@@ -182,7 +182,7 @@ fn answer(socket: &mut WebSocket<TcpStream>, message: &str) -> Value {
 #[test]
 fn json_that_is_nested_too_deeply_is_rejected() {
     let auth = Auth::new(&AuthOptions::new()).unwrap();
-    let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
+    let keys = ApiKeys::new().with_key(KEY).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let builder = Hub::builder()
         .config(HubConfig::new(auth, HostRules::default()).with_api_keys(keys))

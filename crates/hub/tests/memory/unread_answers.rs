@@ -320,7 +320,7 @@ fn client_that_takes_no_answer_holds_at_most_4_mib() {
     let hub = Hub::builder().streams(StreamOptions::in_directory(directory.path())).websocket(websocket);
     let apps = PusherApps::new([PusherApp::new("3", APP_KEY, APP_SECRET)]).unwrap();
     let access = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
-    let access = access.with_pusher(apps).with_api_keys(ApiKeys::new().unwrap().with_key(API_KEY).unwrap());
+    let access = access.with_pusher(apps).with_api_keys(ApiKeys::new().with_key(API_KEY).unwrap());
     let hub = hub.config(access).history("large", 1_000).without_pages().build().unwrap();
     let router = hub.mount(Router::new());
     check_routes(router.routes());

@@ -190,11 +190,14 @@ pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Pro
     if !text.trim_ascii_start().starts_with('{') {
         return Err((None, problem(code::MALFORMED, "invalid message: not a JSON object in a text message")));
     }
-    let fields: MessageFields<'_> = serde_json::from_str(text).map_err(|error| {
-        let id = serde_json::from_str::<RequestIdField>(text).unwrap_or_default().id.filter(is_id);
-        (id, problem(code::MALFORMED, format!("invalid message: {}", brief_error(&error))))
-    })?;
-    let id = fields.id.clone();
+    let mut json = serde_json::Deserializer::from_str(text);
+    // No combinators: each would move all the fields.
+    let mut fields = match MessageFields::deserialize(&mut json) {
+        Ok(fields) => fields,
+        Err(error) => return Err(malformed(text, &error)),
+    };
+    json.end().map_err(|error| malformed(text, &error))?;
+    let id = fields.id.take();
     if id.as_ref().is_some_and(|id| !is_id(id)) {
         let message = format!("id must be a number or a string of at most {ID_MAX} bytes");
         return Err((None, problem(code::MALFORMED, message)));
@@ -203,6 +206,12 @@ pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Pro
         Ok(op) => Ok(ClientMessage { id, op }),
         Err(problem) => Err((id, problem)),
     }
+}
+
+/// Returns the problem of a message that is not one JSON object of the known fields, and the id if it can be read.
+fn malformed(text: &str, error: &serde_json::Error) -> (Option<Value>, Problem) {
+    let id = serde_json::from_str::<RequestIdField>(text).unwrap_or_default().id.filter(is_id);
+    (id, problem(code::MALFORMED, format!("invalid message: {}", brief_error(error))))
 }
 
 fn is_id(id: &Value) -> bool {

@@ -19,7 +19,7 @@ fn nodes<const N: usize>(broker: &FakeBroker) -> [TestPeer; N] {
         TestPeer::start_with(broker, |builder| {
             let options = AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned()));
             let options = options.with_public_subscribe([">".to_owned()]);
-            let keys = ApiKeys::new().unwrap().with_key(KEY).unwrap();
+            let keys = ApiKeys::new().with_key(KEY).unwrap();
             let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
             builder.config(policy.with_api_keys(keys)).history("kept.>", 10)
         })

@@ -54,7 +54,7 @@ const API_KEY: &str = "a-key-for-tests-of-at-least-32-bytes";
 
 /// Adds the key of [`api_v1`].
 pub(crate) fn with_api_key(policy: HubConfig) -> HubConfig {
-    policy.with_api_keys(ApiKeys::new().unwrap().with_key(API_KEY).unwrap())
+    policy.with_api_keys(ApiKeys::new().with_key(API_KEY).unwrap())
 }
 
 /// Sends a request to the hub's own HTTP API; returns its answer.
