@@ -1,0 +1,218 @@
+//! One connection on an interpreter's thread.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Time};
+use sinews_session::{Chain, Closed, Events, Flow, Resources, Sent, Session, TransportAction};
+
+use crate::batch::Batch;
+
+thread_local! {
+    /// The thread's clock and spare memory.
+    static THREAD: RefCell<Thread> = RefCell::new(Thread { start: Instant::now(), resources: Resources::new() });
+}
+
+struct Thread {
+    start: Instant,
+    resources: Resources,
+}
+
+/// Runs a function with the thread's memory and time.
+fn with_thread<R>(call: impl FnOnce(&mut Resources, Time) -> R) -> R {
+    THREAD.with_borrow_mut(|thread| {
+        let elapsed = thread.start.elapsed().as_micros();
+        // Half a million years.
+        let now = Time::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX));
+        call(&mut thread.resources, now)
+    })
+}
+
+/// A WebSocket connection after its handshake. All calls are from one thread.
+///
+/// The socket's owner
+/// 1. passes received bytes to [`receive`](Self::receive), and the transport's end to
+///    [`receive_end`](Self::receive_end);
+/// 2. then, and after sends outside of a burst, writes what [`start_write`](Self::start_write) returns, and calls
+///    [`finish_write`](Self::finish_write) once the socket has taken it;
+/// 3. then looks at [`action`](Self::action), [`take_closed`](Self::take_closed) and [`timeout`](Self::timeout).
+#[derive(Debug)]
+pub struct Connection {
+    session: Session,
+    /// The write in flight.
+    chain: Option<Box<Chain>>,
+}
+
+impl Connection {
+    /// Creates a connection. A message has at most 4 GiB, whatever `config` permits.
+    #[must_use]
+    pub fn new(negotiated: Negotiated, config: Arc<Config>) -> Self {
+        let config = match config.max_message() > u64::from(u32::MAX) {
+            true => Arc::new(Config::clone(&config).with_max_message(u32::MAX.into())),
+            false => config,
+        };
+        let session = with_thread(|_, now| Session::new(negotiated, config, now));
+        Self { session, chain: None }
+    }
+
+    /// Receives a chunk, which is unmasked in place, and appends its events to `batch`. Returns whether the rest of the
+    /// chunk waits: then receive nothing until [`resume`](Self::resume) returns `false`.
+    pub fn receive(&mut self, chunk: &mut [u8], batch: &mut Batch) -> bool {
+        batch.set_chunk(chunk);
+        self.receive_with(chunk, batch)
+    }
+
+    /// As [`receive`](Self::receive), for another receiver than [`Batch`], which must call no connection.
+    pub fn receive_with(&mut self, chunk: &mut [u8], events: &mut impl Events) -> bool {
+        let session = &mut self.session;
+        with_thread(|resources, now| session.receive(chunk, resources, now, events)) == Flow::Pause
+    }
+
+    /// Continues with input that waits. Returns whether some still waits.
+    pub fn resume(&mut self, batch: &mut Batch) -> bool {
+        batch.set_chunk(&[]);
+        self.resume_with(batch)
+    }
+
+    /// As [`resume`](Self::resume), for another receiver than [`Batch`], which must call no connection.
+    pub fn resume_with(&mut self, events: &mut impl Events) -> bool {
+        let session = &mut self.session;
+        if !session.is_paused() {
+            return false;
+        }
+        !session.wants_resume()
+            || with_thread(|resources, now| session.resume(resources, now, events)) == Flow::Pause
+    }
+
+    /// Whether received input waits for [`resume`](Self::resume), which makes progress now.
+    #[must_use]
+    pub fn wants_resume(&self) -> bool {
+        self.session.is_paused() && self.session.wants_resume()
+    }
+
+    /// The peer has ended the transport.
+    pub fn receive_end(&mut self) {
+        let session = &mut self.session;
+        with_thread(|_, now| session.receive_end(now));
+    }
+
+    /// Queues a message. A text must be UTF-8.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`] after a Close; [`Misuse::MessageOpen`] within a fragmented message.
+    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.with_tx(|tx| tx.send(kind, payload))
+    }
+
+    /// Queues a message's next piece. A piece may end within a character.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); [`Misuse::MessageOpen`] for the other kind.
+    pub fn send_fragment(&mut self, kind: Kind, piece: &[u8], is_last: bool) -> Result<Sent, Misuse> {
+        self.with_tx(|tx| tx.send_fragment(kind, piece, is_last))
+    }
+
+    /// Queues a ping.
+    ///
+    /// # Errors
+    /// [`Misuse::PingTooLong`] over 125 bytes; [`Misuse::Closing`] after a Close.
+    pub fn ping(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.with_tx(|tx| tx.send_ping(payload))
+    }
+
+    /// Queues an unsolicited pong.
+    ///
+    /// # Errors
+    /// As [`ping`](Self::ping).
+    pub fn pong(&mut self, payload: &[u8]) -> Result<Sent, Misuse> {
+        self.with_tx(|tx| tx.send_pong(payload))
+    }
+
+    /// Starts the closing handshake behind the queued messages.
+    ///
+    /// # Errors
+    /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if it was started.
+    pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
+        self.with_tx(|tx| tx.close(code, reason))
+    }
+
+    fn with_tx<R>(&mut self, call: impl FnOnce(&mut sinews_session::Tx<'_>) -> R) -> R {
+        let session = &mut self.session;
+        with_thread(|resources, now| {
+            let result = call(&mut session.tx(resources, now));
+            session.after_tx(resources, now);
+            result
+        })
+    }
+
+    /// Returns all queued bytes for one write; `None` if nothing is queued, or a write is in flight.
+    pub fn start_write(&mut self) -> Option<Vec<&[u8]>> {
+        if self.chain.is_none() {
+            self.chain = Some(self.session.start_send()?);
+            return self.chain.as_ref().map(|chain| chain.pieces().collect());
+        }
+        None
+    }
+
+    /// The socket has taken the write in flight. Returns whether a sender that was told to slow down may continue.
+    pub fn finish_write(&mut self) -> bool {
+        let Some(mut chain) = self.chain.take() else { return false };
+        let session = &mut self.session;
+        with_thread(|resources, now| {
+            let len = chain.len();
+            chain.advance(len);
+            session.progressed(len, now);
+            session.finish_send(chain, resources, now)
+        })
+    }
+
+    /// Whether [`start_write`](Self::start_write) returns something.
+    #[must_use]
+    pub fn wants_write(&self) -> bool {
+        self.chain.is_none() && self.session.wants_send()
+    }
+
+    /// Bytes that are queued or in flight.
+    #[must_use]
+    pub fn buffered(&self) -> usize {
+        self.session.buffered()
+    }
+
+    /// Whether data may still be sent.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
+    /// The next action on the socket.
+    #[must_use]
+    pub fn action(&self) -> TransportAction {
+        self.session.transport_action()
+    }
+
+    /// Returns how the connection ended, once.
+    pub fn take_closed(&mut self) -> Option<Closed> {
+        self.session.take_closed()
+    }
+
+    /// Returns the time until [`handle_timeout`](Self::handle_timeout) is due. It may become longer without notice.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        let deadline = self.session.deadline()?;
+        Some(with_thread(|_, now| deadline.since(now)))
+    }
+
+    /// Does what is due. A call before [`timeout`](Self::timeout) does nothing.
+    pub fn handle_timeout(&mut self) {
+        let session = &mut self.session;
+        with_thread(|resources, now| {
+            if session.deadline().is_some_and(|deadline| deadline <= now) {
+                session.handle_timeout(resources, now);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;
