@@ -1,6 +1,7 @@
 //! The configured backend or its fallback.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::backend::Backend;
@@ -45,6 +46,14 @@ impl<C: SendChain> AnyBackend<C> {
     fn poll(config: &EngineConfig, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
         let (poll, waker) = Poll::new(config, listeners)?;
         Ok((Self::Poll(poll), Waker::Poll(waker)))
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Poll(poll) => Some(poll.descriptor()),
+            #[cfg(target_os = "linux")]
+            Self::Ring(_) => None,
+        }
     }
 
     pub(crate) fn choice(&self) -> BackendChoice {

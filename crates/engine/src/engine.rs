@@ -1,6 +1,7 @@
 //! The loop: turns of waiting, delivering, and executing commands.
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::any_backend::AnyBackend;
@@ -8,6 +9,16 @@ use crate::backend::Backend;
 use crate::config::BackendChoice;
 use crate::mail::MailInbox;
 use crate::{App, DatagramSocket, EngineConfig, Io, Listener, Post, Stats, StatsReader};
+
+/// The next turn of a loop that another loop embeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "the other loop must handle each")]
+pub enum NextTurn {
+    /// Now: the last turn has left work.
+    Now,
+    /// When the [descriptor](Engine::descriptor) is readable, or after this time; `None`: without limit.
+    Readable(Option<Duration>),
+}
 
 /// One loop: its sockets, timers and mailbox. It may be created on one thread and run on another; the
 /// thread of the first turn must run all turns.
@@ -112,6 +123,23 @@ impl<A: App> Engine<A> {
         Ok(!self.io.finished())
     }
 
+    /// Prepares to wait in another loop, after a [`turn`](Self::turn) without wait. Mail that arrives from then on makes the
+    /// descriptor readable.
+    pub fn next_turn(&mut self, app: &A) -> NextTurn {
+        let timeout = self.timeout(None);
+        if self.has_work(app) || timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {
+            self.inbox.wake_up();
+            return NextTurn::Now;
+        }
+        NextTurn::Readable(timeout)
+    }
+
+    /// Returns the descriptor of the readiness backend, which is readable when a turn has work. `None` on io_uring: only a
+    /// wait of the loop itself completes its operations.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.backend.descriptor()
+    }
+
     fn begin(&mut self, app: &mut A) {
         if !std::mem::replace(&mut self.begun, true) {
             self.io.begin();
@@ -205,9 +233,7 @@ impl<A: App> Engine<A> {
         // Before other threads may see that the loop sleeps, or they would wake a ring that cannot be woken
         // yet.
         Backend::<A>::start(&mut self.backend)?;
-        let commands = self.io.has_commands() || app.pending_sends() > 0;
-        let work = commands || self.backend.has_work(app, &self.io);
-        let timeout = if work { Some(Duration::ZERO) } else { self.timeout(max_wait) };
+        let timeout = if self.has_work(app) { Some(Duration::ZERO) } else { self.timeout(max_wait) };
         if timeout == Some(Duration::ZERO) || !self.inbox.fall_asleep() {
             let result = self.backend_wait(Some(Duration::ZERO));
             self.inbox.wake_up();
@@ -216,6 +242,11 @@ impl<A: App> Engine<A> {
         let result = self.backend_wait(timeout);
         self.inbox.wake_up();
         result
+    }
+
+    fn has_work(&self, app: &A) -> bool {
+        let commands = self.io.has_commands() || app.pending_sends() > 0;
+        commands || self.backend.has_work(app, &self.io)
     }
 
     /// The earliest of: the caller's bound, the next timer, the backend's own deadline.

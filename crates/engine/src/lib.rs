@@ -153,7 +153,7 @@ pub use config::{BackendChoice, EngineConfig, InvalidEngineConfig, UnknownBacken
 pub use connect::{ConnectOptions, Remote};
 pub use datagram::{DatagramBatch, DatagramSocket, ReceivedDatagram};
 pub use descriptors::raise_descriptor_limit;
-pub use engine::Engine;
+pub use engine::{Engine, NextTurn};
 pub use io::Io;
 pub use listener::{ListenOptions, Listener};
 pub use mail::Post;

@@ -11,7 +11,7 @@ mod connect;
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use mio::event::Event;
@@ -143,6 +143,10 @@ impl<A: App> Backend<A> for Poll<A::Chain> {
 }
 
 impl<C: SendChain> Poll<C> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.poll.registry().as_fd()
+    }
+
     pub(crate) fn new(config: &EngineConfig, listeners: Vec<Listener>) -> io::Result<(Self, Waker)> {
         let poll = mio::Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;

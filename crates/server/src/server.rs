@@ -2,6 +2,7 @@
 
 mod bind_error;
 mod bound;
+mod embedded;
 mod keyed;
 mod late;
 mod quic;
@@ -21,6 +22,7 @@ use sinews_proto::Time;
 pub use self::bind_error::BindError;
 use self::bind_error::BindFault;
 use self::bound::{BoundListeners, ThreadLoop, check_backends, start_loops};
+pub use self::embedded::EmbeddedServer;
 use self::keyed::KeyedSetup;
 use self::late::LateSockets;
 use crate::appends::{AppendQueue, Appender};
@@ -465,12 +467,33 @@ impl BoundServer {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(ended);
         }
-        stop.routing.end();
-        stop.listener_fds.close();
-        if stop.listener_fds.is_handed_over() {
-            files.iter_mut().for_each(SocketFile::disown);
-        }
+        stop.end(&mut files);
         result
+    }
+}
+
+impl BoundServer {
+    /// Serves on the calling thread, inside of another event loop.
+    ///
+    /// # Errors
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the server has more than one worker ([`Server::threads`]), or its
+    /// backend is io_uring, which only its own wait completes. System errors: a thread for datagrams cannot be started.
+    pub fn embed(mut self) -> io::Result<EmbeddedServer> {
+        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
+        if self.backend() != BackendChoice::Poll {
+            return Err(invalid("an embedded server needs the readiness backend: BackendChoice::Poll"));
+        }
+        let (Some((engine, setup)), None) = (self.workers.pop(), self.workers.pop()) else {
+            return Err(invalid("an embedded server has one worker: Server::threads(1)"));
+        };
+        let (stop, mut files, pool) = (self.stop, self.files, CloseOnDrop(self.pool));
+        files.iter_mut().for_each(SocketFile::own);
+        self.unused.close();
+        self.late.start()?;
+        Ok(EmbeddedServer::new(engine, setup, move || {
+            stop.end(&mut files);
+            drop(pool);
+        }))
     }
 }
 
@@ -510,6 +533,15 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
+    /// The last worker has ended.
+    fn end(&self, files: &mut [SocketFile]) {
+        self.routing.end();
+        self.listener_fds.close();
+        if self.listener_fds.is_handed_over() {
+            files.iter_mut().for_each(SocketFile::disown);
+        }
+    }
+
     /// Stops gracefully. [`Router::readyz`] fails at once. After [`Server::readiness_delay`] no connection is accepted
     /// any more. Each WebSocket gets a Close with 1001 or its [`Handler::stop_code`](crate::Handler::stop_code) within
     /// [`Server::drain_window`], and each pending request its answer. [`Server::grace`] then bounds the wait for the

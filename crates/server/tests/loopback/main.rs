@@ -4,6 +4,7 @@ mod appends;
 mod attacks;
 #[path = "../shared/backend.rs"]
 mod backend;
+mod embedded;
 mod examples;
 mod files;
 mod flow;
