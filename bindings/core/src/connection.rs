@@ -34,7 +34,7 @@ fn with_thread<R>(call: impl FnOnce(&mut Resources, Time) -> R) -> R {
 /// The socket's owner
 /// 1. passes received bytes to [`receive`](Self::receive), and the transport's end to
 ///    [`receive_end`](Self::receive_end);
-/// 2. then, and after sends outside of a burst, writes what [`start_write`](Self::start_write) returns, and calls
+/// 2. then, and after sends outside of a burst, writes the slices of [`start_write`](Self::start_write), and calls
 ///    [`finish_write`](Self::finish_write) once the socket has taken it;
 /// 3. then looks at [`action`](Self::action), [`take_closed`](Self::take_closed) and [`timeout`](Self::timeout).
 #[derive(Debug)]

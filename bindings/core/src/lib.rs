@@ -28,6 +28,8 @@
 mod batch;
 mod connection;
 mod handshake;
+#[cfg(feature = "server")]
+pub mod server;
 
 pub use batch::{Batch, BatchEvent, EventKind};
 pub use connection::Connection;

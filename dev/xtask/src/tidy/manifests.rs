@@ -7,14 +7,16 @@ use crate::tidy::Violation;
 use crate::tidy::leftovers::has_word;
 use crate::tidy::tree::Tree;
 
-const ROOT: &str = "Cargo.toml";
+/// The workspaces: the product with its checks, and the bindings.
+const ROOTS: [&str; 2] = ["Cargo.toml", "bindings/Cargo.toml"];
 const REASONS: &str = "docs/book/src/internals/dependencies.md";
 
 /// Requires dependencies from the workspace in each manifest, so that no crate has two versions. Packages
 /// outside the workspace may refer to our own crates by their path.
 pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
-    for (path, text) in tree.files.iter().filter(|(path, _)| path.ends_with("/Cargo.toml")) {
+    let members = |path: &str| path.ends_with("/Cargo.toml") && !ROOTS.contains(&path);
+    for (path, text) in tree.files.iter().filter(|(path, _)| members(path)) {
         for (name, line, value) in dependencies(text) {
             if !value.contains("workspace") && !value.contains("path =") {
                 found.push(Violation::new(path, line, format!("{name} is not taken from the workspace")));
@@ -27,12 +29,15 @@ pub(super) fn inherited(tree: &Tree) -> Vec<Violation> {
 /// Requires a name and a reason for each third-party dependency in the book (`REASONS`).
 pub(super) fn justified(tree: &Tree) -> Vec<Violation> {
     let reasons = tree.file(REASONS).unwrap_or_default();
-    let manifest = tree.file(ROOT).unwrap_or_default();
-    let foreign = dependencies(manifest).into_iter().filter(|(.., value)| !value.contains("path ="));
-    foreign
-        .filter(|(name, ..)| !reasons.lines().any(|line| has_word(line, name)))
-        .map(|(name, line, _)| Violation::new(ROOT, line, format!("{name} has no reason in {REASONS}")))
-        .collect()
+    let mut found = Vec::new();
+    for root in ROOTS {
+        for (name, line, value) in dependencies(tree.file(root).unwrap_or_default()) {
+            if !value.contains("path =") && !reasons.lines().any(|line| has_word(line, name)) {
+                found.push(Violation::new(root, line, format!("{name} has no reason in {REASONS}")));
+            }
+        }
+    }
+    found
 }
 
 /// The program's packages, our own included, with default features and on Linux.
@@ -90,9 +95,10 @@ mod tests {
     fn a_dependency_needs_a_reason() {
         let manifest = "[package]\nname = \"a\"\n[workspace.dependencies]\nours = { path = \"a\" }\n\
             mio = { version = \"1\" }\nsha1 = \"1\"\n\n[profile.release]\nlto = true\n";
-        let found = justified(&tree(&[(ROOT, manifest), (REASONS, "`sha1` is there for keys; mioglobin")]));
-        assert_eq!(found, [Violation::new(ROOT, 5, format!("mio has no reason in {REASONS}"))]);
-        assert_eq!(justified(&tree(&[(ROOT, manifest)])).len(), 2);
+        let found =
+            justified(&tree(&[(ROOTS[0], manifest), (REASONS, "`sha1` is there for keys; mioglobin")]));
+        assert_eq!(found, [Violation::new(ROOTS[0], 5, format!("mio has no reason in {REASONS}"))]);
+        assert_eq!(justified(&tree(&[(ROOTS[0], manifest)])).len(), 2);
     }
 
     #[test]

@@ -1,0 +1,352 @@
+//! A server in the interpreter's loop: HTTP, WebSocket and topics. Events arrive in one list for a turn, and commands
+//! leave with the next one.
+//!
+//! Fan-out stays here: a publication to 10,000 subscribers is one call.
+
+mod connections;
+mod requests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use sinews_proto::Kind;
+use sinews_proto::handshake::{OriginPolicy, ServerOptions};
+use sinews_server::{
+    BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, InvalidTopic,
+    NextTurn, Prepared, PublishError, PublishOptions, Publisher, Router, Server, StopHandle, WebSocketRoute,
+};
+
+use self::connections::{Command, Connections, Hosted};
+use self::requests::{PendingRequests, answer};
+
+/// The kind of a server's event. For messages and pongs its number is the frame's opcode (RFC 6455 section 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(clippy::exhaustive_enums, reason = "an interpreter must handle each")]
+pub enum ServerEvent {
+    /// A text message.
+    Text = 1,
+    /// A binary message.
+    Binary = 2,
+    /// A WebSocket has opened. The payload: its request's target, the client's address, and the request's headers, a line
+    /// each.
+    Open = 3,
+    /// The connection's queue is short again, after a send that asked to slow down.
+    Drain = 4,
+    /// An HTTP request waits for [`BatchServer::respond`]. The payload: method and target, the client's address, the
+    /// headers, a line each; an empty line; the body.
+    Request = 5,
+    /// The connection has ended. The payload: the close code in two bytes, big-endian, and the reason.
+    Close = 8,
+    /// A pong.
+    Pong = 10,
+}
+
+/// What a send has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::exhaustive_enums, reason = "a sender must handle each")]
+pub enum SendResult {
+    /// The message leaves with the next turn.
+    Queued,
+    /// Queued, but the connection's queue is long: wait for [`ServerEvent::Drain`].
+    Backpressure,
+    /// Not queued: the connection is closed, or its queue is full.
+    Dropped,
+}
+
+/// A turn's events, connections and requests. The handlers write, the interpreter reads, both on one thread: the lock
+/// is never contended.
+#[derive(Debug, Default)]
+struct Shared {
+    events: EventList,
+    connections: Connections,
+    requests: PendingRequests,
+}
+
+type SharedState = Arc<Mutex<Shared>>;
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The events of a turn.
+#[derive(Debug, Default)]
+struct EventList {
+    words: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+impl EventList {
+    /// Appends an event whose payload is `parts`, one after the other.
+    fn push(&mut self, kind: ServerEvent, id: u32, parts: &[&[u8]]) {
+        let start = self.bytes.len();
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        // A turn receives far less than 4 GiB.
+        self.words.extend([kind as u32, id, start as u32, (self.bytes.len() - start) as u32]);
+    }
+}
+
+/// Options of a [`BatchServer`].
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// The address to listen on.
+    pub address: SocketAddr,
+    /// Paths of WebSockets, as routes of [`Router`].
+    pub websockets: Vec<String>,
+    /// Paths of HTTP requests, as routes of [`Router`].
+    pub requests: Vec<String>,
+    /// Limits and timeouts of WebSockets.
+    pub config: Config,
+    /// Compression of messages. `None`: off.
+    pub deflate: Option<DeflateConfig>,
+    /// Subprotocols, the preferred one first.
+    pub subprotocols: Vec<String>,
+    /// Origins of pages that may connect. Empty: that of the server's own name. `*`: all.
+    pub origins: Vec<String>,
+}
+
+/// A bound server on the interpreter's thread.
+///
+/// The interpreter calls [`turn`](Self::turn) when the [descriptor](Self::descriptor) is readable or the time is over,
+/// dispatches the events, and calls [`turn`](Self::turn) again, which sends its handlers' messages, until
+/// [`next_turn`](Self::next_turn) names a time.
+///
+/// ```
+/// use sinews_bindings::server::{BatchServer, ServerSettings};
+///
+/// let settings = ServerSettings { websockets: vec!["/".to_owned()], ..ServerSettings::new(([127, 0, 0, 1], 0).into()) };
+/// let mut server = BatchServer::bind(settings)?;
+/// server.stop();
+/// while server.turn()? {
+///     server.clear();
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct BatchServer {
+    embedded: EmbeddedServer,
+    shared: SharedState,
+    publisher: Publisher,
+    stop: StopHandle,
+    address: SocketAddr,
+}
+
+impl ServerSettings {
+    /// Settings without routes, with the limits of [`Config::default`].
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            websockets: Vec::new(),
+            requests: Vec::new(),
+            config: Config::default(),
+            deflate: None,
+            subprotocols: Vec::new(),
+            origins: Vec::new(),
+        }
+    }
+
+    fn options(&self) -> Result<ServerOptions, String> {
+        let mut options = ServerOptions::new();
+        for name in &self.subprotocols {
+            options = options.with_subprotocol(name).map_err(|fault| format!("subprotocols: {fault}"))?;
+        }
+        if let Some(deflate) = &self.deflate {
+            options = options.with_deflate(deflate.clone());
+        }
+        let origin = match &self.origins[..] {
+            [] => OriginPolicy::same_origin(),
+            [all] if all == "*" => OriginPolicy::any(),
+            list => OriginPolicy::list(list).map_err(|fault| format!("origins: {fault}"))?,
+        };
+        Ok(options.with_origin(origin))
+    }
+
+    fn router(&self, shared: &SharedState) -> Result<Router, String> {
+        let options = self.options()?;
+        let mut router = Router::new();
+        for path in &self.websockets {
+            check_path(path)?;
+            let shared = Arc::clone(shared);
+            let limit = self.config.max_outbound();
+            let route = WebSocketRoute::new(move |request| Ok(Hosted::new(&shared, request, limit)))
+                .with_options(options.clone())
+                .with_config(self.config.clone());
+            router = router.websocket(path, route);
+        }
+        for path in &self.requests {
+            check_path(path)?;
+            let shared = Arc::clone(shared);
+            router = router.any(path, move |request| answer(&shared, request));
+        }
+        Ok(router)
+    }
+}
+
+/// Checks a path, for which the router would panic.
+fn check_path(path: &str) -> Result<(), String> {
+    match path.starts_with('/') && path.matches('{').count() == path.matches('}').count() {
+        true => Ok(()),
+        false => Err(format!("routes: {path:?} must begin with / and have balanced braces")),
+    }
+}
+
+/// Why a server cannot be bound.
+#[derive(Debug)]
+#[allow(clippy::exhaustive_enums, reason = "an interpreter raises another exception for each")]
+pub enum ServerFault {
+    /// A setting, with its name.
+    Setting(String),
+    /// The address, or the system.
+    System(String),
+}
+
+impl std::fmt::Display for ServerFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Setting(text) | Self::System(text)) = self;
+        f.write_str(text)
+    }
+}
+
+impl std::error::Error for ServerFault {}
+
+impl From<BindError> for ServerFault {
+    fn from(error: BindError) -> Self {
+        Self::System(error.to_string())
+    }
+}
+
+impl BatchServer {
+    /// Binds the address.
+    ///
+    /// # Errors
+    /// [`ServerFault::Setting`] names the setting; [`ServerFault::System`], for example for a port in use.
+    pub fn bind(settings: ServerSettings) -> Result<Self, ServerFault> {
+        settings.config.check().map_err(|fault| ServerFault::Setting(fault.to_string()))?;
+        let shared = SharedState::default();
+        let router = settings.router(&shared).map_err(ServerFault::Setting)?;
+        let bound = Server::new(router)
+            .listen(settings.address)
+            .engine(EngineConfig::default().with_backend(BackendChoice::Poll))
+            .threads(1)
+            .bind()?;
+        let (publisher, stop) = (bound.publisher(), bound.stop_handle());
+        let address = bound.addresses().first().copied().unwrap_or(settings.address);
+        let embedded = bound.embed().map_err(|error| ServerFault::System(error.to_string()))?;
+        Ok(Self { embedded, shared, publisher, stop, address })
+    }
+
+    /// The bound address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The descriptor to watch for reading.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.embedded.descriptor()
+    }
+
+    /// Sends queued messages, and collects events, without waiting. Returns `false` when the server has stopped and all
+    /// connections have ended.
+    ///
+    /// # Errors
+    /// The kernel cannot be asked for events.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        self.embedded.turn()
+    }
+
+    /// Returns when to call [`turn`](Self::turn) next: at once if commands or events wait.
+    pub fn next_turn(&mut self) -> NextTurn {
+        self.embedded.next_turn()
+    }
+
+    /// Calls a function with the events since the last [`clear`](Self::clear): for each its kind, the id of its
+    /// connection or request, its payload's start and length; and all payloads.
+    pub fn with_events<R>(&self, read: impl FnOnce(&[u32], &[u8]) -> R) -> R {
+        let shared = lock(&self.shared);
+        read(&shared.events.words, &shared.events.bytes)
+    }
+
+    /// Forgets the events. Ids of closed connections and answered requests may be given again from then on.
+    pub fn clear(&self) {
+        let shared = &mut *lock(&self.shared);
+        shared.events.words.clear();
+        shared.events.bytes.clear();
+        shared.events.bytes.shrink_to(EVENT_BYTES_KEPT);
+        shared.connections.release();
+    }
+
+    /// Queues a message for a connection.
+    pub fn send(&self, id: u32, kind: Kind, payload: &[u8]) -> SendResult {
+        lock(&self.shared).connections.send(id, kind, payload)
+    }
+
+    /// Subscribes a connection to a topic or a pattern.
+    ///
+    /// # Errors
+    /// The name is no topic and no pattern.
+    pub fn subscribe(&self, id: u32, topic: &str) -> Result<bool, InvalidTopic> {
+        sinews_server::TopicPattern::parse(topic)?;
+        Ok(lock(&self.shared).connections.command(id, Command::Subscribe(topic.to_owned())))
+    }
+
+    /// Ends a subscription.
+    pub fn unsubscribe(&self, id: u32, topic: &str) -> bool {
+        lock(&self.shared).connections.command(id, Command::Unsubscribe(topic.to_owned()))
+    }
+
+    /// Starts the closing handshake behind the queued messages.
+    pub fn close(&self, id: u32, code: CloseCode, reason: &str) -> bool {
+        lock(&self.shared).connections.command(id, Command::Close(code, reason.to_owned()))
+    }
+
+    /// Bytes that wait for a connection: sent since the last turn, and, from 16 KiB on, not taken by the socket.
+    #[must_use]
+    pub fn buffered(&self, id: u32) -> usize {
+        lock(&self.shared).connections.buffered(id)
+    }
+
+    /// Publishes to all subscribers. Returns their number.
+    ///
+    /// # Errors
+    /// The topic's name is invalid, or a pattern; a mailbox is full.
+    pub fn publish(&self, topic: &str, kind: Kind, payload: &[u8]) -> Result<usize, PublishError> {
+        let message = Prepared::new(kind, Bytes::copy_from_slice(payload));
+        self.publisher.publish(topic, &message, PublishOptions::new())
+    }
+
+    /// Answers a request. Returns whether it still waits.
+    ///
+    /// # Errors
+    /// The status or a header is invalid: the error names it.
+    pub fn respond(
+        &self,
+        id: u32,
+        status: u16,
+        headers: &[(String, String)],
+        body: &[u8],
+    ) -> Result<bool, String> {
+        let waker = lock(&self.shared).requests.respond(id, status, headers, body)?;
+        // The request's task may lock the state.
+        if let Some(waker) = &waker {
+            waker.wake_by_ref();
+        }
+        Ok(waker.is_some())
+    }
+
+    /// Stops gracefully: WebSockets are closed with 1001. [`turn`](Self::turn) returns `false` once all have ended.
+    pub fn stop(&self) {
+        self.stop.stop();
+    }
+}
+
+/// Memory of event payloads that stays between turns.
+const EVENT_BYTES_KEPT: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sinews_proto::{Negotiated, Role};
+
+use super::*;
+use crate::{Batch, Connection};
+
+/// Limit of a wait: no test that passes waits for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An event: kind, id, payload.
+type Event = (u32, u32, Vec<u8>);
+
+fn server(config: Config) -> BatchServer {
+    let paths = |path: &str| vec![path.to_owned()];
+    let address = ([127, 0, 0, 1], 0).into();
+    let (websockets, requests) = (paths("/"), paths("/api/{name}"));
+    BatchServer::bind(ServerSettings { websockets, requests, config, ..ServerSettings::new(address) })
+        .unwrap()
+}
+
+impl BatchServer {
+    /// Turns until there are events.
+    fn next_events(&mut self) -> Vec<Event> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(self.turn().unwrap() && Instant::now() < deadline);
+            let events = self.with_events(|words, bytes| {
+                let event = |word: &[u32]| {
+                    let (start, len) = (word[2] as usize, word[3] as usize);
+                    (word[0], word[1], bytes[start..start + len].to_vec())
+                };
+                words.chunks_exact(4).map(event).collect::<Vec<_>>()
+            });
+            self.clear();
+            if !events.is_empty() {
+                return events;
+            }
+        }
+    }
+
+    /// Turns while the client does something on its own thread.
+    fn during<R: Send>(&mut self, client: impl FnOnce() -> R + Send) -> R {
+        std::thread::scope(|scope| {
+            let client = scope.spawn(client);
+            while !client.is_finished() {
+                assert!(self.turn().unwrap());
+            }
+            client.join().unwrap()
+        })
+    }
+}
+
+/// A client with its own connection.
+struct Peer {
+    stream: TcpStream,
+    connection: Connection,
+}
+
+impl Peer {
+    fn connect(server: &mut BatchServer) -> (Self, u32) {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = "GET /?a=b HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let events = server.next_events();
+        let [(kind, id, request)] = &events[..] else { panic!("{events:?}") };
+        let request = String::from_utf8(request.clone()).unwrap();
+        assert_eq!(*kind, ServerEvent::Open as u32);
+        assert!(
+            request.starts_with("/?a=b\n127.0.0.1:") && request.contains("\nHost: localhost\n"),
+            "{request}"
+        );
+        let mut response = Vec::new();
+        server.during(|| {
+            let mut byte = [0];
+            while !response.ends_with(b"\r\n\r\n") {
+                stream.read_exact(&mut byte).unwrap();
+                response.push(byte[0]);
+            }
+        });
+        let config = Arc::new(Config::default());
+        let connection = Connection::new(Negotiated::websocket(Role::Client), config);
+        (Self { stream, connection }, *id)
+    }
+
+    fn send(&mut self, texts: &[&str]) {
+        for text in texts {
+            let _ = self.connection.send(Kind::Text, text.as_bytes()).unwrap();
+        }
+        let bytes = self.connection.start_write().unwrap().concat();
+        self.connection.finish_write();
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// Receives this many messages.
+    fn receive(&mut self, count: usize) -> Vec<String> {
+        let mut texts = Vec::new();
+        while texts.len() < count {
+            let mut chunk = vec![0; 64 << 10];
+            let len = self.stream.read(&mut chunk).unwrap();
+            assert!(len > 0, "the server has closed");
+            let mut batch = Batch::new();
+            self.connection.receive(&mut chunk[..len], &mut batch);
+            let text = |event| String::from_utf8(batch.payload(event, &chunk).to_vec()).unwrap();
+            texts.extend(batch.events().map(text));
+        }
+        texts
+    }
+}
+
+#[test]
+fn burst_is_one_list_of_events_and_its_answers_leave_together() {
+    let mut server = server(Config::default());
+    let (mut peer, id) = Peer::connect(&mut server);
+    peer.send(&["one", "two", "three"]);
+    let events = server.next_events();
+    let texts: Vec<_> = events.iter().map(|event| String::from_utf8_lossy(&event.2)).collect();
+    assert_eq!(texts, ["one", "two", "three"]);
+    for (kind, from, payload) in &events {
+        assert_eq!((*kind, *from), (ServerEvent::Text as u32, id));
+        assert_eq!(server.send(id, Kind::Text, payload), SendResult::Queued);
+    }
+    assert_eq!(server.buffered(id), 11);
+    assert_eq!(server.next_turn(), NextTurn::Now);
+    assert_eq!(server.during(|| peer.receive(3)), ["one", "two", "three"]);
+    assert_eq!(server.buffered(id), 0);
+}
+
+#[test]
+fn publication_reaches_subscribers_of_topics_and_patterns() {
+    let mut server = server(Config::default());
+    let (mut one, first) = Peer::connect(&mut server);
+    let (mut other, second) = Peer::connect(&mut server);
+    assert_ne!(first, second);
+    assert_eq!(server.subscribe(first, "news.sport"), Ok(true));
+    assert_eq!(server.subscribe(second, "news.>"), Ok(true));
+    assert!(server.subscribe(first, "a..b").is_err());
+    assert!(server.turn().unwrap());
+    assert!(server.publish("news.*", Kind::Text, b"").is_err());
+    server.publish("news.sport", Kind::Text, b"goal").unwrap();
+    server.publish("news.music", Kind::Text, b"song").unwrap();
+    assert_eq!(server.during(|| one.receive(1)), ["goal"]);
+    assert_eq!(server.during(|| other.receive(2)), ["goal", "song"]);
+    assert!(server.unsubscribe(second, "news.>"));
+    assert!(server.turn().unwrap());
+    server.publish("news.sport", Kind::Text, b"end").unwrap();
+    assert_eq!(server.during(|| one.receive(1)), ["end"]);
+}
+
+#[test]
+fn requests_are_answered_later_once_and_under_their_own_id() {
+    let mut server = server(Config::default());
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for body in ["first", "second"] {
+        let head = "POST /api/a?x=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length";
+        write!(stream, "{head}: {}\r\n\r\n{body}", body.len()).unwrap();
+        let events = server.next_events();
+        let [(kind, id, request)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(*kind, ServerEvent::Request as u32);
+        let request = String::from_utf8(request.clone()).unwrap();
+        assert!(request.starts_with("POST /api/a?x=1\n127.0.0.1:"), "{request}");
+        assert!(request.ends_with(&format!("\n\n{body}")), "{request}");
+        let header = [("X-Name".to_owned(), "value".to_owned())];
+        assert!(server.respond(*id, 99, &[], b"").unwrap_err().starts_with("status: 99"));
+        let invalid = [("X-Name".to_owned(), "a\r\nb".to_owned())];
+        assert!(server.respond(*id, 200, &invalid, b"").unwrap_err().contains("X-Name"));
+        assert_eq!(server.respond(*id, 201, &header, b"done"), Ok(true));
+        assert_eq!(server.respond(*id, 201, &header, b"again"), Ok(false));
+        let answer = server.during(|| {
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"done") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                answer.push(byte[0]);
+            }
+            String::from_utf8(answer).unwrap()
+        });
+        assert!(answer.starts_with("HTTP/1.1 201 ") && answer.contains("X-Name: value\r\n"), "{answer}");
+    }
+}
+
+#[test]
+fn end_of_a_connection_is_reported_once_and_drops_later_sends() {
+    let mut server = server(Config::default());
+    let (peer, id) = Peer::connect(&mut server);
+    drop(peer);
+    let events = server.next_events();
+    assert_eq!(events, [(ServerEvent::Close as u32, id, 1006_u16.to_be_bytes().to_vec())]);
+    assert_eq!(server.send(id, Kind::Text, b"late"), SendResult::Dropped);
+    assert!(!server.close(id, CloseCode::NORMAL, ""));
+    // The id is free.
+    let (_peer, next) = Peer::connect(&mut server);
+    assert_eq!(next, id);
+}
+
+#[test]
+fn full_queue_is_backpressure_and_then_drops() {
+    let mut server = server(Config::default().with_high_water(1_000).with_max_outbound(5_000));
+    let (mut peer, id) = Peer::connect(&mut server);
+    assert_eq!(server.send(id, Kind::Binary, &[0; 900]), SendResult::Queued);
+    assert_eq!(server.send(id, Kind::Binary, &[0; 900]), SendResult::Backpressure);
+    assert_eq!(server.send(id, Kind::Binary, &[0; 4_000]), SendResult::Dropped);
+    server.during(|| peer.receive(2));
+    assert_eq!(server.send(id, Kind::Binary, &[0; 900]), SendResult::Queued);
+}
+
+#[test]
+fn stop_closes_connections_and_ends_the_turns() {
+    let mut server = server(Config::default());
+    let (peer, _) = Peer::connect(&mut server);
+    server.stop();
+    let Peer { mut stream, .. } = peer;
+    let close = std::thread::spawn(move || {
+        let mut received = Vec::new();
+        // The rest of the closing handshake is the end of the transport.
+        let mut chunk = [0; 64];
+        let len = stream.read(&mut chunk).unwrap();
+        received.extend_from_slice(&chunk[..len]);
+        received
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while server.turn().unwrap() {
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(close.join().unwrap()[..4], [0x88, 14, 3, 0xe9]);
+}
+
+#[test]
+fn settings_are_checked_and_named() {
+    let address = ([127, 0, 0, 1], 0).into();
+    let fault = |settings: ServerSettings| BatchServer::bind(settings).unwrap_err().to_string();
+    let settings = ServerSettings::new(address);
+    assert!(
+        fault(ServerSettings { websockets: vec!["a".to_owned()], ..settings.clone() })
+            .starts_with("routes: \"a\"")
+    );
+    assert!(
+        fault(ServerSettings {
+            origins: vec!["x y".to_owned()],
+            websockets: vec!["/".to_owned()],
+            ..settings.clone()
+        })
+        .starts_with("origins: ")
+    );
+    assert!(
+        fault(ServerSettings { config: Config::default().with_max_message(0), ..settings })
+            .contains("max_message")
+    );
+    let busy = server(Config::default());
+    let fault = BatchServer::bind(ServerSettings::new(busy.address())).unwrap_err();
+    assert!(matches!(fault, ServerFault::System(_)), "{fault}");
+}
