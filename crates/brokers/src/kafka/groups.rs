@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 
 use sinews_stream::broker::{BrokerError, BrokerResponder};
@@ -22,7 +22,7 @@ const CLIENTS_MAX: usize = 32;
 /// and its first request, some hundred milliseconds: names that follow each other must not delay all other groups.
 const CLIENT_IDLE: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum client events that are searched for a failed operation's cause.
+/// Maximum client events that are handled at once.
 const EVENTS_MAX: usize = 100;
 
 pub(super) enum GroupRequest {
@@ -42,6 +42,8 @@ struct GroupClient {
     group: String,
     used: Instant,
     consumer: BaseConsumer<ConsumerCallbacks>,
+    /// The denial of the group since the last successful operation. librdkafka reports it once.
+    denied: Option<KafkaError>,
 }
 
 /// Commits of one group that were requested together and are sent together.
@@ -56,17 +58,16 @@ impl KafkaGroups {
         Self { config, status, clients: VecDeque::new() }
     }
 
-    fn client(&mut self, group: &str) -> Result<&BaseConsumer<ConsumerCallbacks>, BrokerError> {
+    fn client(&mut self, group: &str) -> Result<&mut GroupClient, BrokerError> {
         let found = self.clients.iter().position(|client| client.group == group);
         let mut client = match found.and_then(|index| self.clients.remove(index)) {
             Some(client) => client,
             None => self.create(group)?,
         };
         client.used = Instant::now();
-        // Only events arrive: no partition is assigned.
-        let _ = client.consumer.poll(Duration::ZERO);
+        client.poll();
         self.clients.push_back(client);
-        self.clients.back().map(|client| &client.consumer).ok_or(BrokerError::Closed)
+        self.clients.back_mut().ok_or(BrokerError::Closed)
     }
 
     /// Creates the client of a group, in place of the one that has been idle for the longest time.
@@ -86,13 +87,13 @@ impl KafkaGroups {
         let consumer = settings.create_with_context(ConsumerCallbacks::new(self.status.clone()));
         let consumer =
             consumer.map_err(|error: KafkaError| BrokerError::failed(format!("group {group}: {error}")))?;
-        Ok(GroupClient { group: group.to_owned(), used: Instant::now(), consumer })
+        Ok(GroupClient { group: group.to_owned(), used: Instant::now(), consumer, denied: None })
     }
 
     fn commit(&mut self, commits: CommitBatch) {
         let result = self.client(&commits.group).and_then(|client| {
-            let committed = client.commit(&commits.offsets, CommitMode::Sync);
-            committed.map_err(|error| failed(&commits.group, client, error))
+            let committed = client.consumer.commit(&commits.offsets, CommitMode::Sync);
+            client.check(committed)
         });
         for reply in commits.replies {
             reply.send(result.clone());
@@ -103,8 +104,8 @@ impl KafkaGroups {
         let mut offsets = TopicPartitionList::new();
         self.add_offset(&mut offsets, stream, partition, Offset::Invalid)?;
         let client = self.client(group)?;
-        let answer = client.committed_offsets(offsets, REQUEST_TIMEOUT);
-        let answer = answer.map_err(|error| failed(group, client, error))?;
+        let answer = client.consumer.committed_offsets(offsets, REQUEST_TIMEOUT);
+        let answer = client.check(answer)?;
         let found = answer.elements().first().map(|element| element.offset());
         Ok(found.and_then(|offset| match offset {
             Offset::Offset(offset) => u64::try_from(offset).ok(),
@@ -152,12 +153,30 @@ impl KafkaGroups {
     }
 }
 
-/// Describes a failed group operation. Without a coordinator, librdkafka's error only says that there is none, or that
-/// none answered in time. The client's events have the cause.
-fn failed(group: &str, client: &BaseConsumer<ConsumerCallbacks>, error: KafkaError) -> BrokerError {
-    let events = std::iter::from_fn(|| client.poll(Duration::ZERO)).take(EVENTS_MAX);
-    let denied = events.filter_map(Result::err).find(report::is_denied_group);
-    BrokerError::failed(format!("group {group}: {}", report::described(&denied.unwrap_or(error))))
+impl GroupClient {
+    /// Handles the client's events. No other messages arrive: no partition is assigned.
+    fn poll(&mut self) {
+        let events = std::iter::from_fn(|| self.consumer.poll(Duration::ZERO)).take(EVENTS_MAX);
+        if let Some(denied) = events.filter_map(Result::err).filter(report::is_denied_group).last() {
+            self.denied = Some(denied);
+        }
+    }
+
+    /// Describes a failed operation. Without a coordinator, librdkafka's error only says that there is none, or that none
+    /// answered in time. The client's events have the cause.
+    fn check<T>(&mut self, result: KafkaResult<T>) -> Result<T, BrokerError> {
+        self.poll();
+        match result {
+            Ok(answer) => {
+                self.denied = None;
+                Ok(answer)
+            }
+            Err(error) => {
+                let cause = self.denied.as_ref().unwrap_or(&error);
+                Err(BrokerError::failed(format!("group {}: {}", self.group, report::described(cause))))
+            }
+        }
+    }
 }
 
 impl RequestHandler for KafkaGroups {
@@ -185,8 +204,6 @@ impl RequestHandler for KafkaGroups {
     }
 
     fn run_periodic(&mut self) {
-        for client in &self.clients {
-            let _ = client.consumer.poll(Duration::ZERO);
-        }
+        self.clients.iter_mut().for_each(GroupClient::poll);
     }
 }

@@ -406,6 +406,25 @@ fn each_rejected_request_ends_its_operations_and_no_other() {
 }
 
 #[test]
+fn each_operation_of_a_denied_group_names_the_right() {
+    let cluster = Cluster::with_topic("denied", 1);
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    cluster.mock.request_errors(RDKafkaApiKey::FindCoordinator, &[denied; 2_000]);
+    let broker = cluster.connect("");
+    let commit = || broker.commit("denied", 0, "g", 1).block();
+    // The client reports the denial once.
+    for _ in 0..2 {
+        let rejected = commit().map_err(|error| error.to_string());
+        assert!(
+            rejected.as_ref().is_err_and(|reason| reason.contains("Group authorization failed")),
+            "{rejected:?}"
+        );
+    }
+    cluster.mock.clear_request_errors(RDKafkaApiKey::FindCoordinator);
+    until("the group is permitted", || commit().is_ok());
+}
+
+#[test]
 fn permanently_failed_producer_is_replaced() {
     let cluster = Cluster::with_topic("again", 1);
     let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
