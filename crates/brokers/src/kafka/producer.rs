@@ -155,7 +155,7 @@ impl KafkaProducer {
                 self.send_partial(&client);
             }
             self.status.wake_waiters_if_due();
-            if let Some((_, reason)) = client.client().fatal_error()
+            if let Some(reason) = fatal_error(&client)
                 && Instant::now() >= replace_at
             {
                 let now = Instant::now();
@@ -226,7 +226,10 @@ impl KafkaProducer {
                 self.status.completed(1);
                 return match error.rdkafka_error_code() {
                     Some(RDKafkaErrorCode::QueueFull) => SendOutcome::Full(index),
-                    _ => SendOutcome::Rejected(index, failed(report::described(&error))),
+                    _ => {
+                        let reason = fatal_error(client).unwrap_or_else(|| report::described(&error));
+                        SendOutcome::Rejected(index, failed(reason))
+                    }
                 };
             }
         }
@@ -384,6 +387,12 @@ impl ProducerContext for ProducerCallbacks {
             }
         }
     }
+}
+
+/// Describes the error that ended the client, if one has. The errors of later messages name no cause.
+fn fatal_error(client: &Client) -> Option<String> {
+    let (code, reason) = client.client().fatal_error()?;
+    Some(report::with_remedy(&KafkaError::Global(code), &reason))
 }
 
 /// Whether the error concerns all appends, and not only this message or topic.
