@@ -15,9 +15,10 @@ use bytes::Bytes;
 use sinews_proto::Kind;
 use sinews_proto::handshake::{OriginPolicy, ServerOptions};
 use sinews_server::{
-    BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, InvalidTopic,
-    NextTurn, Prepared, PublishError, PublishOptions, Publisher, Router, Server, StopHandle, WebSocketRoute,
+    BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, Prepared,
+    PublishOptions, Publisher, Router, Server, StopHandle, TopicPattern, WebSocketRoute,
 };
+pub use sinews_server::{InvalidTopic, NextTurn, PublishError};
 
 use self::connections::{Command, Connections, Hosted};
 use self::requests::{PendingRequests, answer};
@@ -77,6 +78,8 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 struct EventList {
     words: Vec<u32>,
     bytes: Vec<u8>,
+    /// Words and bytes that the interpreter has read.
+    read: [usize; 2],
 }
 
 impl EventList {
@@ -86,6 +89,18 @@ impl EventList {
         parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
         // A turn receives far less than 4 GiB.
         self.words.extend([kind as u32, id, start as u32, (self.bytes.len() - start) as u32]);
+    }
+
+    /// Removes the events that were read.
+    fn clear(&mut self) {
+        let [words, bytes] = std::mem::take(&mut self.read);
+        self.words.drain(..words);
+        self.bytes.drain(..bytes);
+        self.bytes.shrink_to(EVENT_BYTES_KEPT);
+        for word in self.words.chunks_exact_mut(4) {
+            // Payloads lie in the events' order.
+            word[2] -= bytes as u32;
+        }
     }
 }
 
@@ -268,16 +283,16 @@ impl BatchServer {
     /// Calls a function with the events since the last [`clear`](Self::clear): for each its kind, the id of its
     /// connection or request, its payload's start and length; and all payloads.
     pub fn with_events<R>(&self, read: impl FnOnce(&[u32], &[u8]) -> R) -> R {
-        let shared = lock(&self.shared);
-        read(&shared.events.words, &shared.events.bytes)
+        let Shared { events, connections, .. } = &mut *lock(&self.shared);
+        events.read = [events.words.len(), events.bytes.len()];
+        connections.note_read();
+        read(&events.words, &events.bytes)
     }
 
-    /// Forgets the events. Ids of closed connections and answered requests may be given again from then on.
+    /// Forgets the events that were read. Ids of closed connections may be given again from then on.
     pub fn clear(&self) {
         let shared = &mut *lock(&self.shared);
-        shared.events.words.clear();
-        shared.events.bytes.clear();
-        shared.events.bytes.shrink_to(EVENT_BYTES_KEPT);
+        shared.events.clear();
         shared.connections.release();
     }
 
@@ -291,7 +306,7 @@ impl BatchServer {
     /// # Errors
     /// The name is no topic and no pattern.
     pub fn subscribe(&self, id: u32, topic: &str) -> Result<bool, InvalidTopic> {
-        sinews_server::TopicPattern::parse(topic)?;
+        TopicPattern::parse(topic)?;
         Ok(lock(&self.shared).connections.command(id, Command::Subscribe(topic.to_owned())))
     }
 
@@ -311,11 +326,17 @@ impl BatchServer {
         lock(&self.shared).connections.buffered(id)
     }
 
-    /// Publishes to all subscribers. Returns their number.
+    /// Publishes to all subscribers, those by earlier calls of [`subscribe`](Self::subscribe) included. Returns their
+    /// number.
     ///
     /// # Errors
     /// The topic's name is invalid, or a pattern; a mailbox is full.
-    pub fn publish(&self, topic: &str, kind: Kind, payload: &[u8]) -> Result<usize, PublishError> {
+    pub fn publish(&mut self, topic: &str, kind: Kind, payload: &[u8]) -> Result<usize, PublishError> {
+        let has_changes = std::mem::take(&mut lock(&self.shared).connections.has_changed_subscriptions);
+        if has_changes {
+            // The fault comes again with the next turn.
+            let _ = self.embedded.turn();
+        }
         let message = Prepared::new(kind, Bytes::copy_from_slice(payload));
         self.publisher.publish(topic, &message, PublishOptions::new())
     }

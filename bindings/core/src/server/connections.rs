@@ -15,6 +15,10 @@ pub(super) struct Connections {
     slots: Slab<Slot>,
     /// Closed since the last release.
     closed: Vec<usize>,
+    /// How many of these the interpreter knows.
+    known_closed: usize,
+    /// Subscriptions wait for a turn.
+    pub(super) has_changed_subscriptions: bool,
 }
 
 /// A WebSocket, as the interpreter knows it.
@@ -67,17 +71,25 @@ impl Connections {
 
     /// Queues a command. Returns whether the connection is open.
     pub(super) fn command(&mut self, id: u32, command: Command) -> bool {
-        let slot = self.open(id);
-        slot.map(|slot| slot.push(command)).is_some()
+        let Some(slot) = self.open(id) else { return false };
+        let changes = matches!(command, Command::Subscribe(_) | Command::Unsubscribe(_));
+        slot.push(command);
+        self.has_changed_subscriptions |= changes;
+        true
     }
 
     pub(super) fn buffered(&self, id: u32) -> usize {
         self.slots.get(id as usize).map_or(0, Slot::waiting)
     }
 
-    /// Ids of closed connections may be given again.
+    /// The interpreter has read all events.
+    pub(super) fn note_read(&mut self) {
+        self.known_closed = self.closed.len();
+    }
+
+    /// Ids may be given again, once the interpreter knows the end of their connections: it would send to another one.
     pub(super) fn release(&mut self) {
-        for id in self.closed.drain(..) {
+        for id in self.closed.drain(..std::mem::take(&mut self.known_closed)) {
             self.slots.remove(id);
         }
     }

@@ -140,16 +140,42 @@ fn publication_reaches_subscribers_of_topics_and_patterns() {
     assert_eq!(server.subscribe(first, "news.sport"), Ok(true));
     assert_eq!(server.subscribe(second, "news.>"), Ok(true));
     assert!(server.subscribe(first, "a..b").is_err());
-    assert!(server.turn().unwrap());
+    // No turn in between.
     assert!(server.publish("news.*", Kind::Text, b"").is_err());
     server.publish("news.sport", Kind::Text, b"goal").unwrap();
     server.publish("news.music", Kind::Text, b"song").unwrap();
     assert_eq!(server.during(|| one.receive(1)), ["goal"]);
     assert_eq!(server.during(|| other.receive(2)), ["goal", "song"]);
     assert!(server.unsubscribe(second, "news.>"));
-    assert!(server.turn().unwrap());
     server.publish("news.sport", Kind::Text, b"end").unwrap();
     assert_eq!(server.during(|| one.receive(1)), ["end"]);
+}
+
+#[test]
+fn events_that_arrive_while_others_are_read_are_kept() {
+    let mut server = server(Config::default());
+    let (mut peer, id) = Peer::connect(&mut server);
+    let texts = |server: &BatchServer| {
+        server.with_events(|words, bytes| {
+            let text = |word: &[u32]| bytes[word[2] as usize..(word[2] + word[3]) as usize].to_vec();
+            words.chunks_exact(4).map(text).collect::<Vec<_>>()
+        })
+    };
+    let turn_until = |server: &mut BatchServer, count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while lock(&server.shared).events.words.len() < count * 4 {
+            assert!(server.turn().unwrap() && Instant::now() < deadline);
+        }
+    };
+    peer.send(&["first", "second"]);
+    turn_until(&mut server, 2);
+    assert_eq!(texts(&server), [b"first".to_vec(), b"second".to_vec()]);
+    peer.send(&["third"]);
+    turn_until(&mut server, 3);
+    server.clear();
+    assert_eq!(texts(&server), [b"third".to_vec()]);
+    server.clear();
+    assert!(texts(&server).is_empty() && server.send(id, Kind::Text, b"") == SendResult::Queued);
 }
 
 #[test]
