@@ -85,6 +85,12 @@ impl Batch {
         &self.bytes
     }
 
+    /// Takes the copied payloads.
+    #[must_use]
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bytes)
+    }
+
     /// The events.
     pub fn events(&self) -> impl Iterator<Item = BatchEvent> {
         self.words.chunks_exact(WORDS).map(|words| BatchEvent {

@@ -113,6 +113,11 @@ impl Connection {
         self.with_tx(|tx| tx.send_fragment(kind, piece, is_last))
     }
 
+    /// Enables or disables compression for later messages, if it was negotiated.
+    pub fn set_compression(&mut self, enabled: bool) {
+        self.with_tx(|tx| tx.set_compression(enabled));
+    }
+
     /// Queues a ping.
     ///
     /// # Errors
@@ -135,6 +140,17 @@ impl Connection {
     /// [`Misuse::ReasonTooLong`] over 123 bytes; [`Misuse::Closing`] if it was started.
     pub fn close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
         self.with_tx(|tx| tx.close(code, reason))
+    }
+
+    /// Starts the closing handshake behind the queued messages. Without a code, the Close is empty, and the reason unused.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn close_with(&mut self, code: Option<CloseCode>, reason: &str) -> Result<(), Misuse> {
+        match code {
+            Some(code) => self.close(code, reason),
+            None => self.with_tx(|tx| tx.close_without_code()),
+        }
     }
 
     fn with_tx<R>(&mut self, call: impl FnOnce(&mut sinews_session::Tx<'_>) -> R) -> R {
@@ -189,6 +205,12 @@ impl Connection {
     #[must_use]
     pub fn action(&self) -> TransportAction {
         self.session.transport_action()
+    }
+
+    /// Whether [`take_closed`](Self::take_closed) returns something.
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.session.has_closed()
     }
 
     /// Returns how the connection ended, once.

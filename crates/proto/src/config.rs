@@ -18,6 +18,7 @@ pub struct Config {
     pub(crate) write_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) end_at_close: bool,
+    pub(crate) answers: bool,
     pub(crate) high_water: usize,
     pub(crate) max_outbound: usize,
     pub(crate) overflow: Overflow,
@@ -64,6 +65,7 @@ impl Default for Config {
             write_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(5),
             end_at_close: false,
+            answers: true,
             high_water: 64 << 10,
             max_outbound: 1 << 20,
             overflow: Overflow::Close,
@@ -175,6 +177,11 @@ settings! {
     /// peer sends behind its own. The event loop of `sinews-server` ignores the setting: no code of the
     /// application waits there.
     end_at_close / with_end_at_close: bool;
+    /// Whether pings, Closes and violations of the peer are answered by the connection. Default yes. If not, the application
+    /// answers: with [`Connection::send_pong`](crate::Connection::send_pong) and
+    /// [`Connection::close`](crate::Connection::close). Messages may be sent until then: those that answer what arrived
+    /// before the peer's Close.
+    answers / with_answers: bool;
     /// High-water mark: queued bytes above which senders get backpressure, and a server pauses reads. Default
     /// 64 KiB: a socket's send buffer holds about the same amount again.
     high_water / with_high_water: usize;

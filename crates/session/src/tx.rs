@@ -332,6 +332,19 @@ impl<'a> Tx<'a> {
         self.connection.close(code, reason, self.now)
     }
 
+    /// Starts the closing handshake behind the queued bytes, with a Close that has no code.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`] if a Close was started already.
+    pub fn close_without_code(&mut self) -> Result<(), Misuse> {
+        self.connection.close_without_code(self.now)
+    }
+
+    /// Enables or disables compression for later messages, if it was negotiated.
+    pub fn set_compression(&mut self, enabled: bool) {
+        self.connection.set_compression(enabled);
+    }
+
     /// Bytes in the queue, including the send in flight, without deferred messages.
     #[must_use]
     pub fn buffered(&self) -> usize {

@@ -31,6 +31,10 @@ pub(crate) enum CloseSignal {
     PeerCloses,
     /// The peer violated the protocol.
     PeerFails,
+    /// As `PeerCloses`, and the application answers.
+    PeerClosesUnanswered,
+    /// As `PeerFails`, and the application answers.
+    PeerFailsUnanswered,
     /// The local side closes.
     WeClose,
     /// The local Close frame was written.
@@ -70,9 +74,16 @@ pub(crate) const fn step(
         // written.
         (R::Open, S::Open, CloseSignal::PeerFails) => (R::Failed, S::Closing),
         (R::Open, sending, CloseSignal::PeerFails) => (R::Failed, sending),
-        (R::PeerClosed | R::Failed, sending, CloseSignal::PeerCloses | CloseSignal::PeerFails) => {
-            (receiving, sending)
-        }
+        (R::Open, sending, CloseSignal::PeerClosesUnanswered) => (R::PeerClosed, sending),
+        (R::Open, sending, CloseSignal::PeerFailsUnanswered) => (R::Failed, sending),
+        (
+            R::PeerClosed | R::Failed,
+            sending,
+            CloseSignal::PeerCloses
+            | CloseSignal::PeerFails
+            | CloseSignal::PeerClosesUnanswered
+            | CloseSignal::PeerFailsUnanswered,
+        ) => (receiving, sending),
         (receiving, S::Open, CloseSignal::WeClose) => (receiving, S::Closing),
         (receiving, S::Closing | S::Closed, CloseSignal::WeClose) => (receiving, sending),
         (receiving, S::Closing, CloseSignal::Written) => (receiving, S::Closed),

@@ -79,7 +79,7 @@ impl Connection {
                 if !self.keepalive.admit_ping(self.config.ping_rate, now) {
                     return Err(PeerMisbehaved::PingFlood);
                 }
-                if self.sending == SendState::Open {
+                if self.sending == SendState::Open && self.config.answers {
                     self.pending.set_pong(payload);
                 }
                 Event::Ping(start..end)
@@ -103,12 +103,12 @@ impl Connection {
             return Err(PeerMisbehaved::CloseReasonNotUtf8);
         }
         let answers = self.sending != SendState::Open;
-        if !answers {
+        if !answers && self.config.answers {
             // The code is echoed, without the peer's reason.
             self.pending.set_close(code, Box::default());
         }
         self.pending.clear_pong();
-        self.signal(CloseSignal::PeerCloses, now);
+        self.signal(if self.config.answers { CloseSignal::PeerCloses } else { CloseSignal::PeerClosesUnanswered }, now);
         let end = start + payload.len();
         Ok(Event::Close { code, reason: end - reason.len()..end, answers })
     }

@@ -221,8 +221,24 @@ impl Connection {
         Ok(())
     }
 
+    /// Starts the closing handshake with a Close that has no code.
+    ///
+    /// # Errors
+    /// [`Misuse::Closing`] if a Close was started already.
+    pub fn close_without_code(&mut self, now: Time) -> Result<(), Misuse> {
+        if self.sending != SendState::Open {
+            return Err(Misuse::Closing);
+        }
+        self.pending.set_close(None, Box::default());
+        self.signal(CloseSignal::WeClose, now);
+        Ok(())
+    }
+
     /// Prepares the Close with the code for the peer's violation.
     fn fail(&mut self, fault: PeerMisbehaved, now: Time) {
+        if !self.config.answers {
+            return self.signal(CloseSignal::PeerFailsUnanswered, now);
+        }
         if self.sending == SendState::Open {
             self.pending.set_close(Some(fault.close_code()), Box::from(fault.reason()));
         }

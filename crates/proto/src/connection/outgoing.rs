@@ -22,6 +22,8 @@ pub(super) struct SendCompression {
     pub(super) takeover: bool,
     /// Shorter messages are sent uncompressed.
     pub(super) threshold: usize,
+    /// The application has disabled compression for now.
+    pub(super) is_disabled: bool,
     pub(super) context: Option<Box<Deflater>>,
 }
 
@@ -39,7 +41,7 @@ impl SendCompression {
             Role::Client => (params.client_no_context_takeover, params.client_max_window_bits),
         };
         let class = DeflateClass { level: setup.level, window_bits };
-        Self { class, takeover: !no_takeover, threshold: setup.threshold, context: None }
+        Self { class, takeover: !no_takeover, threshold: setup.threshold, is_disabled: false, context: None }
     }
 
     pub(super) fn write(&mut self, payload: &[u8], last: bool, shared: &mut PerThread, out: &mut Vec<u8>) {

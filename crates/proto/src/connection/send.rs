@@ -92,7 +92,15 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn compresses(&self, len: usize) -> bool {
-        self.deflate().is_some_and(|deflate| len >= deflate.threshold)
+        self.deflate().is_some_and(|deflate| len >= deflate.threshold && !deflate.is_disabled)
+    }
+
+    /// Enables or disables compression for later messages, if it was negotiated. A message that is being sent in fragments
+    /// stays as it began.
+    pub fn set_compression(&mut self, enabled: bool) {
+        if let Some(deflate) = self.deflate_mut() {
+            deflate.is_disabled = !enabled;
+        }
     }
 
     /// Appends only the head of an uncompressed message with `len` bytes; the caller sends the payload after it by
@@ -138,7 +146,7 @@ impl Connection {
         let (opcode, compressed) = match self.open_message {
             Some(open) if open.kind != kind => return Err(Misuse::MessageOpen),
             Some(open) => (Opcode::Continuation, open.compressed),
-            None => (kind.opcode(), self.deflate().is_some()),
+            None => (kind.opcode(), self.deflate().is_some_and(|deflate| !deflate.is_disabled)),
         };
         self.open_message = (!last).then_some(OpenMessage { kind, compressed });
         if compressed {
@@ -175,7 +183,7 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
-        self.deflate().filter(|deflate| len >= deflate.threshold).map(|deflate| deflate.class)
+        self.deflate().filter(|deflate| len >= deflate.threshold && !deflate.is_disabled).map(|deflate| deflate.class)
     }
 
     /// Appends a message to a plain stream or a streaming response.

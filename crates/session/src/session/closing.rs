@@ -97,6 +97,13 @@ impl Session {
         self.closed.take().map(|closed| *closed)
     }
 
+    /// Whether [`take_closed`](Self::take_closed) returns something.
+    #[must_use]
+    #[inline]
+    pub fn has_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
     /// The driver's next action on the transport.
     #[must_use]
     #[inline]

@@ -1,0 +1,189 @@
+'use strict';
+
+const { EMPTY_BUFFER, FastBuffer } = require('./constants');
+const { toBinaryType } = require('./data');
+
+/** Numbers for each event: kind, 1 if the payload was copied, start, length. */
+const WORDS = 4;
+const EVENTS = 512;
+/* The native part's flags; the number of events is above. */
+const CLOSED = 1;
+const WAITS = 2;
+const COPIED = 4;
+const TOO_MANY = 8;
+const QUEUED = 16;
+const COUNT_SHIFT = 8;
+/* Kinds of events. */
+const TEXT = 1;
+const BINARY = 2;
+const PING = 9;
+
+/** Numbers that JavaScript reads and the native part writes. */
+class Words {
+  constructor(events) {
+    this.numbers = new Uint32Array(events * WORDS);
+    this.bytes = Buffer.from(this.numbers.buffer);
+  }
+}
+
+/** The thread's spare memory for a burst. A burst within a burst takes its own. */
+let spare = new Words(EVENTS);
+
+/** A burst's events that have not been delivered yet. */
+class Burst {
+  constructor(numbers, chunk, copied, at, count, state) {
+    this.numbers = numbers;
+    this.chunk = chunk;
+    this.copied = copied;
+    this.at = at;
+    this.count = count;
+    this.state = state;
+  }
+}
+
+/** The receiving side of a connection: delivers a burst's events. */
+class Inbound {
+  constructor(native, websocket, isSynchronous) {
+    this.native = native;
+    this.websocket = websocket;
+    /** All events of a burst are delivered in the same tick. */
+    this.isSynchronous = isSynchronous;
+    /** Bursts that are being delivered later, in order. */
+    this.bursts = null;
+    this.onDrained = null;
+  }
+
+  /** Receives a chunk. */
+  receive(chunk) {
+    if (this.bursts !== null) {
+      this.bursts.push(chunk);
+      this.websocket._socket.pause();
+      return;
+    }
+    const words = spare ?? new Words(EVENTS);
+    spare = null;
+    this.#deliver(words, chunk, this.native.receive(chunk, words.bytes));
+  }
+
+  #deliver(words, chunk, state) {
+    const { websocket } = this;
+    const outbound = websocket._outbound;
+    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : this.native.takeBytes();
+    const count = state >>> COUNT_SHIFT;
+    let { numbers } = words;
+    if ((state & TOO_MANY) !== 0) numbers = this.#takeWords(count);
+    let at = 0;
+    // The burst's answers are written at its end.
+    const isFirst = !outbound.isScheduled;
+    outbound.isScheduled = true;
+    try {
+      if (this.isSynchronous) {
+        while (at < count) this.#emit(numbers, at++, chunk, copied);
+      }
+    } finally {
+      if (isFirst) outbound.isScheduled = false;
+      if (at < count || (state & WAITS) !== 0) {
+        this.#postpone(new Burst(numbers.slice(0, count * WORDS), chunk, copied, at, count, state));
+      } else if ((state & CLOSED) !== 0) {
+        websocket._conclude(this.native.takeClosed());
+      }
+      spare = words;
+      if (isFirst) outbound.flush();
+    }
+  }
+
+  #takeWords(count) {
+    const words = new Words(count);
+    this.native.takeWords(words.bytes);
+    return words.numbers;
+  }
+
+  #emit(numbers, index, chunk, copied) {
+    const at = index * WORDS;
+    const kind = numbers[at];
+    const length = numbers[at + 3];
+    let data = EMPTY_BUFFER;
+    if (length !== 0) {
+      const source = numbers[at + 1] === 0 ? chunk : copied;
+      data = new FastBuffer(source.buffer, source.byteOffset + numbers[at + 2], length);
+    }
+    const { websocket } = this;
+    if (kind === TEXT) {
+      websocket.emit('message', data, false);
+    } else if (kind === BINARY) {
+      const { _binaryType: type } = websocket;
+      websocket.emit('message', type === 'nodebuffer' ? data : toBinaryType(data, type), true);
+    } else if (kind === PING) {
+      if (websocket._autoPong) websocket.pong(data, !websocket._isServer);
+      websocket.emit('ping', data);
+    } else {
+      websocket.emit('pong', data);
+    }
+  }
+
+  /** Delivers a burst's rest later: an event for each turn of the event loop, or all after a listener has thrown. */
+  #postpone(burst) {
+    this.bursts = [burst];
+    if (this.isSynchronous) process.nextTick(() => this.#deliverPostponed());
+    else setImmediate(() => this.#deliverPostponed());
+  }
+
+  #deliverPostponed() {
+    const [burst] = this.bursts;
+    if (burst instanceof Burst) {
+      if (burst.at < burst.count) {
+        const index = burst.at++;
+        try {
+          this.#emit(burst.numbers, index, burst.chunk, burst.copied);
+        } finally {
+          this.#continue();
+        }
+        return;
+      }
+      if ((burst.state & WAITS) !== 0) {
+        const words = new Words(EVENTS);
+        this.bursts[0] = this.#burst(words, EMPTY_BUFFER, this.native.resume(words.bytes));
+        return this.#continue();
+      }
+      this.bursts.shift();
+      if ((burst.state & CLOSED) !== 0) this.websocket._conclude(this.native.takeClosed());
+    } else {
+      const words = new Words(EVENTS);
+      this.bursts[0] = this.#burst(words, burst, this.native.receive(burst, words.bytes));
+    }
+    this.#continue();
+  }
+
+  #burst(words, chunk, state) {
+    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : this.native.takeBytes();
+    const count = state >>> COUNT_SHIFT;
+    const numbers = (state & TOO_MANY) !== 0 ? this.#takeWords(count) : words.numbers;
+    return new Burst(numbers, chunk, copied, 0, count, state);
+  }
+
+  #continue() {
+    const [burst] = this.bursts;
+    if (burst === undefined) {
+      this.bursts = null;
+      const { websocket, onDrained } = this;
+      if (!websocket.isPaused) websocket._socket.resume();
+      if (onDrained !== null) onDrained();
+      return;
+    }
+    const isEvent = burst instanceof Burst && burst.at < burst.count;
+    if (isEvent && !this.isSynchronous) setImmediate(() => this.#deliverPostponed());
+    else process.nextTick(() => this.#deliverPostponed());
+  }
+
+  /** Records the transport's end, then calls the function once all events are delivered. */
+  end(onDrained) {
+    if (this.bursts !== null) {
+      this.onDrained = onDrained;
+    } else {
+      this.native.receiveEnd();
+      onDrained();
+    }
+  }
+}
+
+module.exports = { Inbound, QUEUED };

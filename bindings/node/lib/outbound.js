@@ -1,0 +1,205 @@
+'use strict';
+
+const net = require('net');
+
+const { EMPTY_BUFFER, FastBuffer } = require('./constants');
+
+/** Bytes of collected payloads. Also the queued bytes after which a connection writes within a burst. */
+const COLLECTED_BYTES = 64 * 1024;
+/** Collected messages. */
+const COLLECTED_MESSAGES = 1024;
+/** Numbers for each message: kind and flags, first byte, length. */
+const WORDS = 3;
+/** The native part's flags beside a message's kind. */
+const MORE = 16;
+const PLAIN = 32;
+
+/*
+ * Messages to send are collected here, for one connection at a time, and enter the native part in one call: at the end of a
+ * burst or tick, or when another connection sends.
+ */
+const payloads = Buffer.allocUnsafeSlow(COLLECTED_BYTES);
+const words = new Uint32Array(COLLECTED_MESSAGES * WORDS);
+let owner = null;
+let used = 0;
+let count = 0;
+
+/* Memory for frames. A socket that has passed them to the kernel at once frees it. */
+const SLAB_BYTES = 64 * 1024;
+let slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
+let position = 0;
+
+/** Connections to flush at the end of the tick. */
+let scheduled = [];
+
+function flushScheduled() {
+  const flushed = scheduled;
+  scheduled = [];
+  for (const outbound of flushed) {
+    outbound.isScheduled = false;
+    outbound.flush();
+  }
+}
+
+/** Passes the collected messages to the native part. */
+function passCollected() {
+  const connection = owner.native;
+  const messages = count;
+  owner = null;
+  used = 0;
+  count = 0;
+  if (messages > 0) connection.queue(payloads, words, messages);
+}
+
+let isExitHandled = false;
+
+/** Frames that wait for the tick's end are not lost if the process exits before. */
+function flushAtExit() {
+  if (isExitHandled) return;
+  isExitHandled = true;
+  process.on('exit', flushScheduled);
+}
+
+/** The sending side of a connection: collects messages and writes them once for each burst or tick. */
+class Outbound {
+  constructor(native, socket, websocket, maxBuffered) {
+    this.native = native;
+    this.socket = socket;
+    this.websocket = websocket;
+    this.maxBuffered = maxBuffered;
+    /** Payload bytes since the last write. */
+    this.queued = 0;
+    /** Something was queued since the last write. */
+    this.isDirty = false;
+    /** A flush is due without further calls: at the end of the burst or tick. */
+    this.isScheduled = false;
+    this.callbacks = null;
+    // Such a socket either passes a chunk to the kernel at once, or counts it in writableLength.
+    this.isReusing = socket.constructor === net.Socket;
+    flushAtExit();
+  }
+
+  /** Queues a message or control frame. */
+  send(how, data, callback) {
+    if (owner !== this) {
+      if (owner !== null) passCollected();
+      owner = this;
+    }
+    const free = COLLECTED_BYTES - used;
+    let length;
+    if (typeof data === 'string') {
+      if (data.length * 3 > free) return this.#sendLarge(how, Buffer.from(data), callback);
+      length = payloads.utf8Write(data, used);
+    } else {
+      length = data.length;
+      if (length > free) return this.#sendLarge(how, data, callback);
+      payloads.set(data, used);
+    }
+    const at = count * WORDS;
+    words[at] = how;
+    words[at + 1] = used;
+    words[at + 2] = length;
+    used += length;
+    if (++count === COLLECTED_MESSAGES) passCollected();
+    this.#queue(length, callback);
+  }
+
+  #sendLarge(how, data, callback) {
+    passCollected();
+    this.native.send(how, data);
+    this.#queue(data.length, callback);
+  }
+
+  #queue(length, callback) {
+    this.queued += length;
+    if (callback !== undefined) (this.callbacks ??= []).push(callback);
+    if (this.queued >= COLLECTED_BYTES) {
+      this.isDirty = true;
+      this.flush();
+    } else if (!this.isDirty) {
+      this.schedule();
+    }
+  }
+
+  /** Queues the Close behind the messages. The callback runs after its write. */
+  close(code, reason, callback) {
+    if (owner === this) passCollected();
+    this.native.close(code, reason);
+    (this.callbacks ??= []).push(callback);
+    this.schedule();
+  }
+
+  /** Requests a flush at the end of the burst or tick. */
+  schedule() {
+    this.isDirty = true;
+    if (this.isScheduled) return;
+    this.isScheduled = true;
+    if (scheduled.push(this) === 1) process.nextTick(flushScheduled);
+  }
+
+  /** Writes all that is queued. */
+  flush() {
+    if (!this.isDirty) return;
+    this.isDirty = false;
+    this.queued = 0;
+    let length;
+    if (owner === this && count > 0) {
+      const messages = count;
+      owner = null;
+      used = 0;
+      count = 0;
+      length = this.native.flush(payloads, words, messages, slab, position);
+    } else {
+      length = this.native.write(slab, position);
+    }
+    if (length < 0) return this.#writeLarge(-length);
+    this.#write(length === 0 ? EMPTY_BUFFER : new FastBuffer(slab.buffer, position, length));
+    if (!this.isReusing || this.socket.writableLength !== 0) position += length;
+  }
+
+  /** Writes frames that do not fit into the slab's rest. */
+  #writeLarge(length) {
+    if (length <= SLAB_BYTES / 2) {
+      slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
+      position = length;
+      this.native.write(slab, 0);
+      this.#write(new FastBuffer(slab.buffer, 0, length));
+    } else {
+      const chunk = Buffer.allocUnsafeSlow(length);
+      this.native.write(chunk, 0);
+      this.#write(chunk);
+    }
+  }
+
+  #write(chunk) {
+    if (this.callbacks !== null) {
+      this.#writeWithCallbacks(chunk);
+    } else if (chunk.length > 0 && !this.socket.write(chunk) && this.socket.writableLength > this.maxBuffered) {
+      this.#overflow();
+    }
+  }
+
+  #writeWithCallbacks(chunk) {
+    const { callbacks } = this;
+    this.callbacks = null;
+    if (callbacks.length === 1) {
+      this.socket.write(chunk, callbacks[0]);
+    } else {
+      this.socket.write(chunk, (error) => {
+        for (const callback of callbacks) process.nextTick(callback, error);
+      });
+    }
+  }
+
+  /** The peer does not read what the program sends without regard to `bufferedAmount`. */
+  #overflow() {
+    const buffered = this.socket.writableLength;
+    const message = `bufferedAmount ${buffered} exceeds the "maxBufferedAmount" option (${this.maxBuffered})`;
+    const error = new RangeError(message);
+    error.code = 'WS_ERR_TOO_MUCH_BUFFERED';
+    this.socket.destroy();
+    process.nextTick(() => this.websocket._emitError(error));
+  }
+}
+
+module.exports = { MORE, Outbound, PLAIN };

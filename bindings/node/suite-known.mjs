@@ -1,0 +1,3 @@
+// Cases in the suite of ws that fail, with their reasons.
+
+export const KNOWN = new Map([]);

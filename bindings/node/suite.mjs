@@ -1,0 +1,54 @@
+// Runs the test suite of the npm package ws against this package.
+//
+//   node suite.mjs <checkout of github.com/websockets/ws with mocha installed> [filter]
+//
+// Tests for classes inside ws (Receiver, Sender, PerMessageDeflate, ...) do not apply. The suite's own helper for raw frames,
+// lib/sender, stays that of ws.
+
+import { createRequire } from 'node:module';
+import Module from 'node:module';
+import path from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { KNOWN } from './suite-known.mjs';
+
+const here = path.dirname(fileURLToPath(import.meta.url));
+const checkout = path.resolve(process.argv[2] ?? '.');
+const filter = process.argv[3];
+const FILES = ['websocket.test.js', 'websocket-server.test.js', 'create-websocket-stream.test.js', 'event-target.test.js'];
+const OURS = {
+  '..': 'ws.js',
+  '../': 'ws.js',
+  '../lib/constants': 'lib/constants.js',
+  '../lib/event-target': 'lib/events.js',
+  '../lib/stream': 'lib/stream.js'
+};
+
+const resolve = Module._resolveFilename;
+Module._resolveFilename = function (request, parent, ...rest) {
+  const isTest = parent?.filename?.startsWith(path.join(checkout, 'test'));
+  if (isTest && Object.hasOwn(OURS, request)) return path.join(here, OURS[request]);
+  return resolve.call(this, request, parent, ...rest);
+};
+
+const require = createRequire(path.join(checkout, 'test', 'websocket.test.js'));
+const Mocha = require('mocha');
+const mocha = new Mocha({ timeout: 5000, grep: filter, reporter() {} });
+for (const file of FILES) mocha.addFile(path.join(checkout, 'test', file));
+
+const counts = { passed: 0, skipped: 0, failed: 0 };
+const failures = new Map();
+const runner = mocha.run(() => {
+  const unknown = [...failures.keys()].filter((title) => !KNOWN.has(title));
+  const fixed = filter ? [] : [...KNOWN.keys()].filter((title) => !failures.has(title));
+  console.log(`passed ${counts.passed}, failed ${counts.failed}, skipped ${counts.skipped}`);
+  for (const title of unknown) console.log(`unexpected failure: ${title}\n  ${failures.get(title)}`);
+  for (const title of fixed) console.log(`expected to fail, but passed: ${title}`);
+  process.exit(unknown.length + fixed.length > 0 ? 1 : 0);
+});
+runner.on('pass', () => counts.passed++);
+runner.on('pending', () => counts.skipped++);
+runner.on('fail', (test, error) => {
+  counts.failed++;
+  failures.set(test.fullTitle(), error.stack.split('\n').slice(0, 3).join('\n  '));
+});
