@@ -32,8 +32,9 @@ Module._resolveFilename = function (request, parent, ...rest) {
 };
 
 const require = createRequire(path.join(checkout, 'test', 'websocket.test.js'));
-const Mocha = require('mocha');
-const mocha = new Mocha({ timeout: 5000, grep: filter, reporter() {} });
+const loaded = require('mocha');
+const Mocha = loaded.default ?? loaded;
+const mocha = new Mocha({ timeout: 5000, grep: filter, reporter: class {} });
 for (const file of FILES) mocha.addFile(path.join(checkout, 'test', file));
 
 const counts = { passed: 0, skipped: 0, failed: 0 };
