@@ -31,6 +31,7 @@ Module._resolveFilename = function (request, parent, ...rest) {
   return resolve.call(this, request, parent, ...rest);
 };
 
+process.chdir(checkout);
 const require = createRequire(path.join(checkout, 'test', 'websocket.test.js'));
 const loaded = require('mocha');
 const Mocha = loaded.default ?? loaded;

@@ -9,6 +9,7 @@ const kFields = Symbol('fields');
 function defineFields(type, names) {
   for (const name of names) {
     Object.defineProperty(type.prototype, name, {
+      configurable: true,
       enumerable: true,
       get() {
         return this[kFields][name];
@@ -109,6 +110,7 @@ const EventTargetMethods = {
 function defineAttributes(prototype) {
   for (const type of Object.keys(CREATE)) {
     Object.defineProperty(prototype, `on${type}`, {
+      configurable: true,
       enumerable: true,
       get() {
         const listener = find(this, type, (found) => found[kForOnEventAttribute]);

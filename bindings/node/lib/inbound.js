@@ -2,6 +2,7 @@
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { toBinaryType } = require('./data');
+const native = require('./native');
 
 /** Numbers for each event: kind, 1 if the payload was copied, start, length. */
 const WORDS = 4;
@@ -11,23 +12,16 @@ const CLOSED = 1;
 const WAITS = 2;
 const COPIED = 4;
 const TOO_MANY = 8;
-const QUEUED = 16;
 const COUNT_SHIFT = 8;
 /* Kinds of events. */
 const TEXT = 1;
 const BINARY = 2;
 const PING = 9;
 
-/** Numbers that JavaScript reads and the native part writes. */
-class Words {
-  constructor(events) {
-    this.numbers = new Uint32Array(events * WORDS);
-    this.bytes = Buffer.from(this.numbers.buffer);
-  }
-}
-
-/** The thread's spare memory for a burst. A burst within a burst takes its own. */
-let spare = new Words(EVENTS);
+/** The thread's events, which the native part writes. */
+const events = new Uint32Array(EVENTS * WORDS);
+/** Events that are being delivered from there. */
+let delivering = 0;
 
 /** A burst's events that have not been delivered yet. */
 class Burst {
@@ -43,8 +37,8 @@ class Burst {
 
 /** The receiving side of a connection: delivers a burst's events. */
 class Inbound {
-  constructor(native, websocket, isSynchronous) {
-    this.native = native;
+  constructor(id, websocket, isSynchronous) {
+    this.id = id;
     this.websocket = websocket;
     /** All events of a burst are delivered in the same tick. */
     this.isSynchronous = isSynchronous;
@@ -60,42 +54,44 @@ class Inbound {
       this.websocket._socket.pause();
       return;
     }
-    const words = spare ?? new Words(EVENTS);
-    spare = null;
-    this.#deliver(words, chunk, this.native.receive(chunk, words.bytes));
+    // A listener may receive another chunk: a burst within the burst.
+    const outer = delivering;
+    if (outer === 0) return this.#deliver(chunk, native.receive(this.id, chunk));
+    const saved = events.slice(0, outer * WORDS);
+    try {
+      this.#deliver(chunk, native.receive(this.id, chunk));
+    } finally {
+      events.set(saved);
+      delivering = outer;
+    }
   }
 
-  #deliver(words, chunk, state) {
+  #deliver(chunk, state) {
     const { websocket } = this;
     const outbound = websocket._outbound;
-    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : this.native.takeBytes();
+    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : native.takeBytes();
     const count = state >>> COUNT_SHIFT;
-    let { numbers } = words;
-    if ((state & TOO_MANY) !== 0) numbers = this.#takeWords(count);
+    const isLong = (state & TOO_MANY) !== 0;
+    const numbers = isLong ? takeEvents(count) : events;
     let at = 0;
     // The burst's answers are written at its end.
     const isFirst = !outbound.isScheduled;
     outbound.isScheduled = true;
+    if (!isLong) delivering = count;
     try {
       if (this.isSynchronous) {
         while (at < count) this.#emit(numbers, at++, chunk, copied);
       }
     } finally {
+      delivering = 0;
       if (isFirst) outbound.isScheduled = false;
       if (at < count || (state & WAITS) !== 0) {
         this.#postpone(new Burst(numbers.slice(0, count * WORDS), chunk, copied, at, count, state));
       } else if ((state & CLOSED) !== 0) {
-        websocket._conclude(this.native.takeClosed());
+        websocket._conclude(native.takeClosed(this.id));
       }
-      spare = words;
       if (isFirst) outbound.flush();
     }
-  }
-
-  #takeWords(count) {
-    const words = new Words(count);
-    this.native.takeWords(words.bytes);
-    return words.numbers;
   }
 
   #emit(numbers, index, chunk, copied) {
@@ -141,24 +137,21 @@ class Inbound {
         return;
       }
       if ((burst.state & WAITS) !== 0) {
-        const words = new Words(EVENTS);
-        this.bursts[0] = this.#burst(words, EMPTY_BUFFER, this.native.resume(words.bytes));
+        this.bursts[0] = this.#burst(EMPTY_BUFFER, native.resume(this.id));
         return this.#continue();
       }
       this.bursts.shift();
-      if ((burst.state & CLOSED) !== 0) this.websocket._conclude(this.native.takeClosed());
+      if ((burst.state & CLOSED) !== 0) this.websocket._conclude(native.takeClosed(this.id));
     } else {
-      const words = new Words(EVENTS);
-      this.bursts[0] = this.#burst(words, burst, this.native.receive(burst, words.bytes));
+      this.bursts[0] = this.#burst(burst, native.receive(this.id, burst));
     }
     this.#continue();
   }
 
-  #burst(words, chunk, state) {
-    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : this.native.takeBytes();
+  #burst(chunk, state) {
+    const copied = (state & COPIED) === 0 ? EMPTY_BUFFER : native.takeBytes();
     const count = state >>> COUNT_SHIFT;
-    const numbers = (state & TOO_MANY) !== 0 ? this.#takeWords(count) : words.numbers;
-    return new Burst(numbers, chunk, copied, 0, count, state);
+    return new Burst(takeEvents(count), chunk, copied, 0, count, state);
   }
 
   #continue() {
@@ -175,15 +168,18 @@ class Inbound {
     else process.nextTick(() => this.#deliverPostponed());
   }
 
-  /** Records the transport's end, then calls the function once all events are delivered. */
+  /** Calls a function once all events are delivered. */
   end(onDrained) {
-    if (this.bursts !== null) {
-      this.onDrained = onDrained;
-    } else {
-      this.native.receiveEnd();
-      onDrained();
-    }
+    if (this.bursts === null) onDrained();
+    else this.onDrained = onDrained;
   }
 }
 
-module.exports = { Inbound, QUEUED };
+/** Returns the latest burst's events in memory of its own. */
+function takeEvents(count) {
+  const numbers = new Uint32Array(count * WORDS);
+  native.takeEvents(Buffer.from(numbers.buffer));
+  return numbers;
+}
+
+module.exports = { Inbound, events };

@@ -3,6 +3,8 @@
 const net = require('net');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
+const { events } = require('./inbound');
+const native = require('./native');
 
 /** Bytes of collected payloads. Also the queued bytes after which a connection writes within a burst. */
 const COLLECTED_BYTES = 64 * 1024;
@@ -20,6 +22,7 @@ const PLAIN = 32;
  */
 const payloads = Buffer.allocUnsafeSlow(COLLECTED_BYTES);
 const words = new Uint32Array(COLLECTED_MESSAGES * WORDS);
+native.share(Buffer.from(events.buffer), payloads, Buffer.from(words.buffer));
 let owner = null;
 let used = 0;
 let count = 0;
@@ -28,6 +31,10 @@ let count = 0;
 const SLAB_BYTES = 64 * 1024;
 let slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
 let position = 0;
+native.shareSlab(slab);
+
+/** The number of a connection that is freed. */
+const NONE = -1;
 
 /** Connections to flush at the end of the tick. */
 let scheduled = [];
@@ -43,12 +50,12 @@ function flushScheduled() {
 
 /** Passes the collected messages to the native part. */
 function passCollected() {
-  const connection = owner.native;
+  const { id } = owner;
   const messages = count;
   owner = null;
   used = 0;
   count = 0;
-  if (messages > 0) connection.queue(payloads, words, messages);
+  if (messages > 0 && id !== NONE) native.queue(id, messages);
 }
 
 let isExitHandled = false;
@@ -62,8 +69,9 @@ function flushAtExit() {
 
 /** The sending side of a connection: collects messages and writes them once for each burst or tick. */
 class Outbound {
-  constructor(native, socket, websocket, maxBuffered) {
-    this.native = native;
+  constructor(id, socket, websocket, maxBuffered) {
+    /** The connection's number in the native part. */
+    this.id = id;
     this.socket = socket;
     this.websocket = websocket;
     this.maxBuffered = maxBuffered;
@@ -106,7 +114,7 @@ class Outbound {
 
   #sendLarge(how, data, callback) {
     passCollected();
-    this.native.send(how, data);
+    native.send(this.id, how, data);
     this.#queue(data.length, callback);
   }
 
@@ -124,7 +132,7 @@ class Outbound {
   /** Queues the Close behind the messages. The callback runs after its write. */
   close(code, reason, callback) {
     if (owner === this) passCollected();
-    this.native.close(code, reason);
+    native.close(this.id, code, reason);
     (this.callbacks ??= []).push(callback);
     this.schedule();
   }
@@ -142,16 +150,14 @@ class Outbound {
     if (!this.isDirty) return;
     this.isDirty = false;
     this.queued = 0;
-    let length;
-    if (owner === this && count > 0) {
-      const messages = count;
+    let messages = 0;
+    if (owner === this) {
+      messages = count;
       owner = null;
       used = 0;
       count = 0;
-      length = this.native.flush(payloads, words, messages, slab, position);
-    } else {
-      length = this.native.write(slab, position);
     }
+    const length = this.id === NONE ? 0 : native.flush(this.id, messages, position);
     if (length < 0) return this.#writeLarge(-length);
     this.#write(length === 0 ? EMPTY_BUFFER : new FastBuffer(slab.buffer, position, length));
     if (!this.isReusing || this.socket.writableLength !== 0) position += length;
@@ -161,12 +167,13 @@ class Outbound {
   #writeLarge(length) {
     if (length <= SLAB_BYTES / 2) {
       slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
+      native.shareSlab(slab);
       position = length;
-      this.native.write(slab, 0);
+      native.flush(this.id, 0, 0);
       this.#write(new FastBuffer(slab.buffer, 0, length));
     } else {
       const chunk = Buffer.allocUnsafeSlow(length);
-      this.native.write(chunk, 0);
+      native.write(this.id, chunk);
       this.#write(chunk);
     }
   }
@@ -189,6 +196,14 @@ class Outbound {
         for (const callback of callbacks) process.nextTick(callback, error);
       });
     }
+  }
+
+  /** Frees the connection in the native part. Callbacks that wait get the socket's error. */
+  free() {
+    if (owner === this) passCollected();
+    this.flush();
+    if (this.id !== NONE) native.free(this.id);
+    this.id = NONE;
   }
 
   /** The peer does not read what the program sends without regard to `bufferedAmount`. */

@@ -17,7 +17,7 @@ const deflate = require('./deflate');
 const { EventTargetMethods, defineAttributes } = require('./events');
 const { faultError } = require('./faults');
 const { Inbound } = require('./inbound');
-const { NativeConnection } = require('./native');
+const native = require('./native');
 const { MORE, Outbound, PLAIN } = require('./outbound');
 
 const STATES = ['CONNECTING', 'OPEN', 'CLOSING', 'CLOSED'];
@@ -118,10 +118,10 @@ class WebSocket extends EventEmitter {
       maxPayload: Math.max(0, options.maxPayload | 0),
       maxFragments: Math.max(0, options.maxFragments | 0)
     };
-    const native = new NativeConnection(this._isServer, limits, this._extensions?.native);
+    const id = native.open(this._isServer, limits, this._extensions?.native);
     this._socket = socket;
-    this._outbound = new Outbound(native, socket, this, options.maxBufferedAmount ?? MAX_BUFFERED);
-    this._inbound = new Inbound(native, this, options.allowSynchronousEvents !== false);
+    this._outbound = new Outbound(id, socket, this, options.maxBufferedAmount ?? MAX_BUFFERED);
+    this._inbound = new Inbound(id, this, options.allowSynchronousEvents !== false);
     socket[kWebSocket] = this;
     // A Duplex may lack these.
     if (socket.setTimeout) socket.setTimeout(0);
@@ -373,7 +373,10 @@ function socketOnClose() {
   if (websocket._blobs !== null) {
     websocket._blobs.abort(new Error('The socket was closed while the blob was being read'));
   }
-  websocket._inbound.end(() => websocket.emitClose());
+  websocket._inbound.end(() => {
+    websocket._outbound.free();
+    websocket.emitClose();
+  });
 }
 
 module.exports = WebSocket;

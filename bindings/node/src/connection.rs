@@ -1,4 +1,4 @@
-//! The connection for JavaScript.
+//! The connections for JavaScript, which names them by numbers: that costs less than objects do.
 
 use std::cell::RefCell;
 
@@ -10,11 +10,24 @@ use sinews_proto::{CloseCode, Kind, Misuse, Role};
 use sinews_session::Sent;
 
 use crate::closed::ClosedInfo;
+use crate::memory::{self, read_word, write_words};
 use crate::options::{DeflateOptions, LimitOptions, negotiated};
 
 thread_local! {
-    /// The events of the thread's latest burst, until JavaScript has taken them.
-    static BATCH: RefCell<Batch> = RefCell::new(Batch::new());
+    static SLOTS: RefCell<Slots> = RefCell::new(Slots { slots: Vec::new(), free: Vec::new() });
+}
+
+/// The thread's connections. JavaScript frees a slot when its socket has closed.
+struct Slots {
+    slots: Vec<Option<Box<Slot>>>,
+    free: Vec<u32>,
+}
+
+struct Slot {
+    connection: Connection,
+    /// A message is being sent in fragments.
+    fragments: Option<Kind>,
+    is_plain: bool,
 }
 
 /// Results of a receive, beside the number of events.
@@ -25,19 +38,11 @@ mod flags {
     pub(super) const WAITS: u32 = 2;
     /// Payloads were copied: call `takeBytes`.
     pub(super) const COPIED: u32 = 4;
-    /// The events do not fit: call `takeWords` with more memory.
+    /// The events do not fit: call `takeEvents`.
     pub(super) const TOO_MANY: u32 = 8;
-    /// Bytes are queued.
-    pub(super) const QUEUED: u32 = 16;
     /// The number of events is above these bits.
     pub(super) const BITS: u32 = 8;
 }
-
-/// Numbers for each event.
-const WORDS: usize = 4;
-
-/// Numbers for each message to send: its kind and [`sending`] flags, its first byte, its length.
-const SEND_WORDS: usize = 3;
 
 /// What a message to send is, in the first of its numbers.
 mod sending {
@@ -49,135 +54,187 @@ mod sending {
     pub(super) const PLAIN: u32 = 32;
 }
 
+/// Numbers for each event.
+const EVENT_WORDS: usize = 4;
+
+/// Bytes of the numbers for each message to send: kind and [`sending`] flags, first byte, length.
+const MESSAGE_BYTES: usize = 3 * size_of::<u32>();
+
 /// Spare bytes of the thread's batch.
 const KEPT_BYTES: usize = 64 << 10;
 
-/// A WebSocket connection after its handshake.
+/// Creates a connection for a server or a client after its handshake. Returns its number.
+///
+/// # Errors
+/// The parameters for compression are invalid.
 #[napi]
-#[derive(Debug)]
-pub struct NativeConnection {
-    connection: Connection,
-    /// A message is being sent in fragments.
-    fragments: Option<Kind>,
-    is_plain: bool,
+pub fn open(is_server: bool, limits: LimitOptions, deflate: Option<DeflateOptions>) -> Result<u32> {
+    let role = if is_server { Role::Server } else { Role::Client };
+    let connection = Connection::new(negotiated(role, deflate)?, limits.config());
+    let slot = Box::new(Slot { connection, fragments: None, is_plain: false });
+    Ok(SLOTS.with_borrow_mut(|slots| match slots.free.pop() {
+        Some(id) => {
+            slots.slots[id as usize] = Some(slot);
+            id
+        }
+        None => {
+            slots.slots.push(Some(slot));
+            (slots.slots.len() - 1) as u32
+        }
+    }))
 }
 
+/// Frees a connection. Later calls with its number fail until it is used again.
 #[napi]
-impl NativeConnection {
-    /// Creates a connection for a server or a client.
-    ///
-    /// # Errors
-    /// The parameters for compression are invalid.
-    #[napi(constructor)]
-    pub fn new(is_server: bool, limits: LimitOptions, deflate: Option<DeflateOptions>) -> Result<Self> {
-        let role = if is_server { Role::Server } else { Role::Client };
-        let connection = Connection::new(negotiated(role, deflate)?, limits.config());
-        Ok(Self { connection, fragments: None, is_plain: false })
-    }
+pub fn free(id: u32) {
+    SLOTS.with_borrow_mut(|slots| {
+        if slots.slots.get_mut(id as usize).and_then(Option::take).is_some() {
+            slots.free.push(id);
+        }
+    });
+}
 
-    /// Receives a chunk, which is unmasked in place. Writes its events into `words` and returns their number and flags.
-    #[napi]
-    pub fn receive(&mut self, mut chunk: BufferSlice<'_>, mut words: BufferSlice<'_>) -> u32 {
-        BATCH.with_borrow_mut(|batch| {
-            batch.clear(KEPT_BYTES);
-            let waits = self.connection.receive(&mut chunk, batch);
-            self.report(waits, batch, &mut words)
+/// The number of open connections.
+#[napi]
+pub fn count() -> u32 {
+    SLOTS.with_borrow(|slots| (slots.slots.len() - slots.free.len()) as u32)
+}
+
+/// Runs a function with a connection.
+fn with_slot<R>(id: u32, call: impl FnOnce(&mut Slot) -> R) -> Result<R> {
+    SLOTS.with_borrow_mut(|slots| match slots.slots.get_mut(id as usize) {
+        Some(Some(slot)) => Ok(call(slot)),
+        _ => Err(Error::new(Status::InvalidArg, "the connection is freed")),
+    })
+}
+
+/// Receives a chunk, which is unmasked in place. Writes its events into the shared memory, and returns their number and
+/// flags.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn receive(id: u32, mut chunk: BufferSlice<'_>) -> Result<u32> {
+    deliver(id, |connection, batch| connection.receive(&mut chunk, batch))
+}
+
+/// Continues with input that waits, as [`receive`].
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn resume(id: u32) -> Result<u32> {
+    deliver(id, Connection::resume)
+}
+
+fn deliver(id: u32, call: impl FnOnce(&mut Connection, &mut Batch) -> bool) -> Result<u32> {
+    memory::with(|memory| {
+        memory.batch.clear(KEPT_BYTES);
+        with_slot(id, |slot| {
+            let waits = call(&mut slot.connection, &mut memory.batch);
+            let count = (memory.batch.words().len() / EVENT_WORDS) as u32;
+            let mut state = count << flags::BITS;
+            for (is_set, flag) in [
+                (slot.connection.has_closed(), flags::CLOSED),
+                (waits, flags::WAITS),
+                (!memory.batch.bytes().is_empty(), flags::COPIED),
+                (!memory.write_events(), flags::TOO_MANY),
+            ] {
+                state |= if is_set { flag } else { 0 };
+            }
+            state
         })
-    }
+    })
+}
 
-    /// Continues with input that waits, as [`receive`](Self::receive).
-    #[napi]
-    pub fn resume(&mut self, mut words: BufferSlice<'_>) -> u32 {
-        BATCH.with_borrow_mut(|batch| {
-            batch.clear(KEPT_BYTES);
-            let waits = self.connection.resume(batch);
-            self.report(waits, batch, &mut words)
-        })
-    }
+/// Writes the latest burst's events into `events`.
+#[napi]
+pub fn take_events(mut events: BufferSlice<'_>) {
+    memory::with(|memory| write_words(memory.batch.words(), &mut events));
+}
 
-    fn report(&mut self, waits: bool, batch: &Batch, words: &mut [u8]) -> u32 {
-        let events = batch.words();
-        let count = (events.len() / WORDS) as u32;
-        let mut state = count << flags::BITS;
-        if !write_words(events, words) {
-            state |= flags::TOO_MANY;
-        }
-        for (is_set, flag) in [
-            (self.connection.has_closed(), flags::CLOSED),
-            (waits, flags::WAITS),
-            (!batch.bytes().is_empty(), flags::COPIED),
-            (self.connection.wants_write(), flags::QUEUED),
-        ] {
-            state |= if is_set { flag } else { 0 };
-        }
-        state
-    }
+/// Returns the latest burst's copied payloads.
+#[napi]
+pub fn take_bytes() -> Buffer {
+    memory::with(|memory| Buffer::from(memory.batch.take_bytes()))
+}
 
-    /// Writes the latest burst's events into `words`.
-    #[napi]
-    pub fn take_words(&self, mut words: BufferSlice<'_>) {
-        BATCH.with_borrow(|batch| write_words(batch.words(), &mut words));
-    }
+/// Queues the shared memory's messages. Then writes all queued bytes into the slab from `at` on, and returns their number;
+/// if they do not fit, writes nothing and returns the negative number.
+///
+/// # Errors
+/// The connection is freed, or a message exceeds a limit of the protocol.
+#[napi]
+pub fn flush(id: u32, count: u32, at: u32) -> Result<i32> {
+    memory::with(|memory| {
+        with_slot(id, |slot| {
+            slot.queue(&memory.payloads, &memory.messages, count)?;
+            Ok(slot.write(memory.slab.get_mut(at as usize..).unwrap_or_default()))
+        })?
+    })
+}
 
-    /// Returns the latest burst's copied payloads.
-    #[napi]
-    pub fn take_bytes(&self) -> Buffer {
-        BATCH.with_borrow_mut(|batch| Buffer::from(batch.take_bytes()))
-    }
+/// Queues the shared memory's messages.
+///
+/// # Errors
+/// As [`flush`].
+#[napi]
+pub fn queue(id: u32, count: u32) -> Result<()> {
+    memory::with(|memory| with_slot(id, |slot| slot.queue(&memory.payloads, &memory.messages, count))?)
+}
 
-    /// Queues messages, whose payloads are in `bytes` and which `words` describes. Then writes all queued bytes into
-    /// `out` from `at` on, and returns their number; if they do not fit, writes nothing and returns the negative number.
-    ///
-    /// # Errors
-    /// A message exceeds a limit of the protocol.
-    #[napi]
-    pub fn flush(&mut self, bytes: &[u8], words: &[u32], count: u32, out: BufferSlice<'_>, at: u32) -> Result<i32> {
-        self.queue(bytes, words, count)?;
-        Ok(self.write(out, at))
-    }
+/// Queues one message.
+///
+/// # Errors
+/// As [`flush`].
+#[napi]
+pub fn send(id: u32, how: u32, payload: BufferSlice<'_>) -> Result<()> {
+    with_slot(id, |slot| slot.send(how, &payload))?
+}
 
-    /// Writes the queued bytes as [`flush`](Self::flush).
-    #[napi]
-    pub fn write(&mut self, mut out: BufferSlice<'_>, at: u32) -> i32 {
-        let queued = self.connection.buffered();
-        let Some(room) = out.get_mut(at as usize..).filter(|room| room.len() >= queued) else {
-            return -i32::try_from(queued).unwrap_or(i32::MAX);
-        };
-        let mut len = 0;
-        for piece in self.connection.start_write().into_iter().flatten() {
-            room[len..len + piece.len()].copy_from_slice(piece);
-            len += piece.len();
-        }
-        self.connection.finish_write();
-        i32::try_from(len).unwrap_or(i32::MAX)
-    }
+/// Writes the queued bytes into `out`, as [`flush`] does into the slab.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn write(id: u32, mut out: BufferSlice<'_>) -> Result<i32> {
+    with_slot(id, |slot| slot.write(&mut out))
+}
 
-    /// Queues messages as [`flush`](Self::flush). Returns the number of queued bytes.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    #[napi]
-    pub fn queue(&mut self, bytes: &[u8], words: &[u32], count: u32) -> Result<f64> {
-        for message in words.chunks_exact(SEND_WORDS).take(count as usize) {
-            let (start, len) = (message[1] as usize, message[2] as usize);
-            let payload = bytes.get(start..).and_then(|bytes| bytes.get(..len));
+/// Starts the closing handshake. Without a code, the Close is empty.
+///
+/// # Errors
+/// The code is invalid or the reason too long.
+#[napi]
+pub fn close(id: u32, code: Option<u16>, reason: String) -> Result<()> {
+    let code = code.map(CloseCode::try_from).transpose().map_err(|error| invalid(&error))?;
+    with_slot(id, |slot| match slot.connection.close_with(code, &reason) {
+        Ok(()) | Err(Misuse::Closing) => Ok(()),
+        Err(misuse) => Err(invalid(&misuse)),
+    })?
+}
+
+/// Returns how a connection has ended, once.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn take_closed(id: u32) -> Result<Option<ClosedInfo>> {
+    with_slot(id, |slot| slot.connection.take_closed().map(ClosedInfo::from))
+}
+
+impl Slot {
+    fn queue(&mut self, payloads: &[u8], messages: &[u8], count: u32) -> Result<()> {
+        for message in messages.chunks_exact(MESSAGE_BYTES).take(count as usize) {
+            let [how, start, len] = [0, 4, 8].map(|at| read_word(&message[at..]));
+            let payload = payloads.get(start as usize..).and_then(|bytes| bytes.get(..len as usize));
             let payload = payload.ok_or_else(|| Error::new(Status::InvalidArg, "payload out of range"))?;
-            self.send_one(message[0], payload)?;
+            self.send(how, payload)?;
         }
-        Ok(self.connection.buffered() as f64)
+        Ok(())
     }
 
-    /// Queues one message. Returns the number of queued bytes.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    #[napi]
-    pub fn send(&mut self, how: u32, payload: &[u8]) -> Result<f64> {
-        self.send_one(how, payload)?;
-        Ok(self.connection.buffered() as f64)
-    }
-
-    fn send_one(&mut self, how: u32, payload: &[u8]) -> Result<()> {
+    fn send(&mut self, how: u32, payload: &[u8]) -> Result<()> {
         let kind = match how & sending::KIND {
             1 => Kind::Text,
             9 => return check(self.connection.ping(payload)),
@@ -200,45 +257,21 @@ impl NativeConnection {
         check(self.connection.send_fragment(kind, payload, !more))
     }
 
-    /// Starts the closing handshake. Without a code, the Close has none.
-    ///
-    /// # Errors
-    /// The code is invalid or the reason too long.
-    #[napi]
-    pub fn close(&mut self, code: Option<u16>, reason: String) -> Result<()> {
-        let code = match code {
-            Some(code) => Some(CloseCode::try_from(code).map_err(|error| invalid(&error))?),
-            None => None,
-        };
-        self.connection.close_with(code, &reason).map_err(|error| invalid(&error))
+    fn write(&mut self, out: &mut [u8]) -> i32 {
+        let queued = self.connection.buffered();
+        if out.len() < queued {
+            return -i32::try_from(queued).unwrap_or(i32::MAX);
+        }
+        let Some(pieces) = self.connection.start_write() else { return 0 };
+        let mut rest = out;
+        for piece in pieces {
+            let (target, behind) = rest.split_at_mut(piece.len());
+            target.copy_from_slice(piece);
+            rest = behind;
+        }
+        self.connection.finish_write();
+        i32::try_from(queued).unwrap_or(i32::MAX)
     }
-
-    /// Records the transport's end.
-    #[napi]
-    pub fn receive_end(&mut self) {
-        self.connection.receive_end();
-    }
-
-    /// Returns how the connection has ended, once.
-    #[napi]
-    pub fn take_closed(&mut self) -> Option<ClosedInfo> {
-        self.connection.take_closed().map(ClosedInfo::from)
-    }
-
-    /// The number of queued bytes.
-    #[napi]
-    pub fn buffered(&self) -> f64 {
-        self.connection.buffered() as f64
-    }
-}
-
-/// Writes numbers in the machine's byte order. Returns `false` if they do not fit.
-fn write_words(words: &[u32], out: &mut [u8]) -> bool {
-    let Some(out) = out.get_mut(..words.len() * size_of::<u32>()) else { return false };
-    for (out, word) in out.chunks_exact_mut(size_of::<u32>()).zip(words) {
-        out.copy_from_slice(&word.to_ne_bytes());
-    }
-    true
 }
 
 /// A message after the Close is dropped: JavaScript reports it.
