@@ -41,7 +41,9 @@ const fn error_code(fault: Fault) -> &'static str {
     match fault {
         Fault::ReservedBits => "WS_ERR_UNEXPECTED_RSV_2_3",
         Fault::MisplacedCompressionBit => "WS_ERR_UNEXPECTED_RSV_1",
-        Fault::UnknownOpcode(_) | Fault::NothingToContinue | Fault::DataInsideMessage => "WS_ERR_INVALID_OPCODE",
+        Fault::UnknownOpcode(_) | Fault::NothingToContinue | Fault::DataInsideMessage => {
+            "WS_ERR_INVALID_OPCODE"
+        }
         Fault::UnmaskedFrame => "WS_ERR_EXPECTED_MASK",
         Fault::MaskedFrame => "WS_ERR_UNEXPECTED_MASK",
         Fault::ControlTooLong | Fault::CloseTooShort => "WS_ERR_INVALID_CONTROL_PAYLOAD_LENGTH",

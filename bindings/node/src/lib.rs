@@ -9,9 +9,12 @@ mod closed;
 mod connection;
 mod memory;
 mod options;
+mod server;
+mod uv;
 
 pub use closed::ClosedInfo;
 
 pub use connection::*;
 pub use memory::{share, share_slab};
 pub use options::{DeflateOptions, LimitOptions};
+pub use server::{NativeServer, ServerOptions};

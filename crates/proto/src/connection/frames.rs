@@ -108,7 +108,10 @@ impl Connection {
             self.pending.set_close(code, Box::default());
         }
         self.pending.clear_pong();
-        self.signal(if self.config.answers { CloseSignal::PeerCloses } else { CloseSignal::PeerClosesUnanswered }, now);
+        self.signal(
+            if self.config.answers { CloseSignal::PeerCloses } else { CloseSignal::PeerClosesUnanswered },
+            now,
+        );
         let end = start + payload.len();
         Ok(Event::Close { code, reason: end - reason.len()..end, answers })
     }

@@ -183,7 +183,9 @@ impl Connection {
     #[must_use]
     #[inline]
     pub fn prepared_class(&self, len: usize) -> Option<DeflateClass> {
-        self.deflate().filter(|deflate| len >= deflate.threshold && !deflate.is_disabled).map(|deflate| deflate.class)
+        self.deflate()
+            .filter(|deflate| len >= deflate.threshold && !deflate.is_disabled)
+            .map(|deflate| deflate.class)
     }
 
     /// Appends a message to a plain stream or a streaming response.

@@ -1,0 +1,136 @@
+/// <reference types="node" />
+
+/** Anything that is sent as a binary message or a body. */
+export type Bytes = Buffer | NodeJS.ArrayBufferView | ArrayBuffer;
+
+/** A connection of a client. `T`: what the program keeps with it. */
+export interface ServerWebSocket<T = unknown> {
+  /** Anything that the program wants to keep with the connection. */
+  data: T;
+  /** The request's path and query. */
+  readonly url: string;
+  /** The request's headers, by their names in lower case. */
+  readonly headers: Readonly<Record<string, string>>;
+  /** The client's IP address. */
+  readonly remoteAddress: string;
+  /** 1 while the connection is open, 3 after its end. */
+  readonly readyState: 1 | 3;
+  /** Bytes that wait: sent since the last turn, and, from 16 KiB on, not taken by the socket. */
+  readonly bufferedAmount: number;
+  /**
+   * Sends a message: a string as text, bytes as binary. The messages of a burst leave in one write.
+   *
+   * Returns the bytes that were queued; -1 if they were queued and the queue is longer than `highWater` (wait for
+   * `drain`); 0 if the message was dropped: the connection is closed, or its queue is full.
+   * @throws TypeError `data` is neither a string nor bytes.
+   */
+  send(data: string | Bytes): number;
+  /**
+   * Starts the closing handshake behind the queued messages.
+   * @param code 1000 (the default), another code that may be sent, or 3000 to 4999
+   * @param reason at most 123 bytes
+   * @throws RangeError for another code or a longer reason.
+   */
+  close(code?: number, reason?: string): void;
+  /**
+   * Subscribes to a topic, or to all topics that match a pattern: `*` is one part of the name, `>` all further ones.
+   * Returns whether the connection is open.
+   * @throws TypeError The name is invalid.
+   */
+  subscribe(topic: string): boolean;
+  /** Ends a subscription. Returns whether the connection is open. */
+  unsubscribe(topic: string): boolean;
+}
+
+/** A request to one of the `routes`. */
+export interface ServerRequest {
+  readonly method: string;
+  /** Path and query. */
+  readonly url: string;
+  /** By their names in lower case. */
+  readonly headers: Readonly<Record<string, string>>;
+  /** The client's IP address. */
+  readonly remoteAddress: string;
+  readonly body: Buffer;
+}
+
+/** A response; a string or bytes alone are the body of a 200. */
+export type ServerResponse =
+  | string
+  | Bytes
+  | {
+      /** 200 to 599. Default: 200. */
+      status?: number;
+      headers?: Record<string, string | number>;
+      body?: string | Bytes;
+    };
+
+/** Handlers and limits of WebSockets. */
+export interface WebSocketOptions<T = unknown> {
+  /** Path of the WebSocket. Default: `/`. */
+  path?: string;
+  /** Subprotocols, the preferred one first. Default: none. */
+  subprotocols?: string[];
+  /** Origins of pages that may connect, or `*`. Default: those of the server's own name. */
+  origins?: string[];
+  /** Compress messages (permessage-deflate). Default: false, since it costs more time than it saves for small messages. */
+  compression?: boolean;
+  /** Bytes of a message, at most; a longer one closes the connection with 1009. Default: 16 MiB. */
+  maxMessage?: number;
+  /** Bytes that wait for a connection, at most; beyond, `send` returns 0, and publications close it with 1008. Default: 1 MiB. */
+  maxBackpressure?: number;
+  /** Bytes that wait for a connection, from which on `send` returns -1. Default: 64 KiB. */
+  highWater?: number;
+  /** Seconds without any byte from the client, after which a connection ends; 0: never. Default: 120. */
+  idleTimeout?: number;
+  /** Seconds between pings; 0: none. Default: 25. */
+  pingInterval?: number;
+  open?(ws: ServerWebSocket<T>): void;
+  /** A message: text as a string, binary as a Buffer of its own. */
+  message?(ws: ServerWebSocket<T>, data: string | Buffer): void;
+  /** The queue is short again after `send` has returned -1. */
+  drain?(ws: ServerWebSocket<T>): void;
+  pong?(ws: ServerWebSocket<T>, data: Buffer): void;
+  /** The end: the close code (1006 without a Close) and the reason. */
+  close?(ws: ServerWebSocket<T>, code: number, reason: string): void;
+}
+
+export interface ServeOptions<T = unknown> {
+  /** Default: 0, a free port. */
+  port?: number;
+  /** IP address. Default: `127.0.0.1`; `0.0.0.0` and `::` are all addresses. */
+  hostname?: string;
+  /** By path; `{name}` is any segment, `{*rest}` all further ones. */
+  routes?: Record<string, string | ((request: ServerRequest) => ServerResponse | Promise<ServerResponse>)>;
+  websocket?: WebSocketOptions<T>;
+  /**
+   * A handler has thrown. A WebSocket was closed with 1011, a request answered with 500. Without this function, the
+   * error is the process's `uncaughtException`.
+   */
+  error?(error: unknown, ws?: ServerWebSocket<T>): void;
+}
+
+export interface SinewsServer {
+  /** The bound port. */
+  readonly port: number;
+  /** The bound IP address. */
+  readonly hostname: string;
+  /**
+   * Publishes a message to all subscribers of a topic. Encoded once, in one call. Returns how many connections it
+   * reaches.
+   * @throws TypeError The name is invalid, or a pattern.
+   */
+  publish(topic: string, data: string | Bytes): number;
+  /** Stops: WebSockets are closed with 1001. Resolves once all connections have ended. */
+  stop(): Promise<void>;
+  /** The server keeps the process alive: the default. */
+  ref(): void;
+  /** The server lets the process end. */
+  unref(): void;
+}
+
+/**
+ * Binds a port, and serves inside of Node.js's event loop: no thread, and one call for a burst in each direction.
+ * @throws TypeError, RangeError The message names the option. `ERR_SINEWS_BIND`: the port is in use, for example.
+ */
+export function serve<T = unknown>(options: ServeOptions<T>): SinewsServer;

@@ -1,0 +1,4 @@
+import server from './index.js';
+
+export const { serve } = server;
+export default server;

@@ -1,0 +1,556 @@
+'use strict';
+
+const { NativeServer } = require('./native.js');
+
+// Kinds of events and commands: see `NativeServer.turn`.
+const TEXT = 1;
+const BINARY = 2;
+const OPEN = 3;
+const DRAIN = 4;
+const REQUEST = 5;
+const SLOW = 6;
+const CLOSE = 8;
+const PONG = 10;
+
+/** Numbers for each event and command: kind, id, payload's start and length. */
+const WORDS = 4;
+/** Events and commands of one turn, at first. */
+const EVENTS = 1024;
+/** Payload bytes of one turn, at first. */
+const BYTES = 256 * 1024;
+/** Larger memory goes after a turn. */
+const BYTES_KEPT = 4 * 1024 * 1024;
+/** Turns in a row, until other work of the process gets its time. */
+const TURNS_MAX = 16;
+
+const WEBSOCKET_OPTIONS = {
+  compression: { type: 'boolean', value: false },
+  maxMessage: { type: 'number', value: 16 << 20, min: 1, max: 0xffffffff },
+  maxBackpressure: { type: 'number', value: 1 << 20, min: 1, max: 0xffffffff },
+  highWater: { type: 'number', value: 64 << 10, min: 1, max: 0xffffffff },
+  idleTimeout: { type: 'number', value: 120, min: 0, max: 0xffffffff },
+  pingInterval: { type: 'number', value: 25, min: 0, max: 0xffffffff },
+};
+const WEBSOCKET_HANDLERS = ['open', 'message', 'drain', 'pong', 'close'];
+const SERVER_OPTIONS = ['port', 'hostname', 'routes', 'websocket', 'error'];
+
+function fault(ErrorType, code, message) {
+  return Object.assign(new ErrorType(message), { code });
+}
+
+function checkOption(name, value, { type, value: byDefault, min, max }) {
+  if (value === undefined) return byDefault;
+  if (typeof value !== type) {
+    throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `${name} must be a ${type}, not ${typeof value}`);
+  }
+  if (type === 'number' && !(Number.isInteger(value) && value >= min && value <= max)) {
+    throw fault(RangeError, 'ERR_OUT_OF_RANGE', `${name} must be an integer from ${min} to ${max}, not ${value}`);
+  }
+  return value;
+}
+
+function checkList(name, value) {
+  if (value === undefined) return [];
+  if (!Array.isArray(value) || value.some((item) => typeof item !== 'string')) {
+    throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `${name} must be an array of strings`);
+  }
+  return value;
+}
+
+function checkFunction(name, value) {
+  if (value !== undefined && typeof value !== 'function') {
+    throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `${name} must be a function, not ${typeof value}`);
+  }
+}
+
+function checkNames(place, value, names) {
+  for (const name of Object.keys(value)) {
+    if (!names.includes(name)) {
+      throw fault(TypeError, 'ERR_INVALID_ARG_VALUE', `${place}: unknown option ${name}; known: ${names.join(', ')}`);
+    }
+  }
+}
+
+/** The lines of an event: the first line, the client's address, the headers. */
+function parseHead(text) {
+  const lines = text.split('\n');
+  const headers = Object.create(null);
+  let at = 2;
+  for (; lines[at]; at++) {
+    const colon = lines[at].indexOf(':');
+    const name = lines[at].slice(0, colon).toLowerCase();
+    const value = lines[at].slice(colon + 2);
+    headers[name] = name in headers ? `${headers[name]}, ${value}` : value;
+  }
+  const address = lines[1].slice(0, lines[1].lastIndexOf(':'));
+  return { first: lines[0], remoteAddress: address.replace(/^\[|\]$/g, ''), headers };
+}
+
+/** A connection of a client. */
+class ServerWebSocket {
+  #server;
+  #head;
+  #text;
+
+  constructor(server, id, head) {
+    this.#server = server;
+    this.#text = head;
+    /** Anything that the program wants to keep with the connection. */
+    this.data = undefined;
+    this._id = id;
+    this._isOpen = true;
+    this._isSlow = false;
+    /** Bytes since the last turn. */
+    this._queued = 0;
+  }
+
+  #request() {
+    this.#head ??= parseHead(this.#text);
+    this.#text = undefined;
+    return this.#head;
+  }
+
+  /** The request's path and query. */
+  get url() {
+    return this.#request().first;
+  }
+
+  /** The request's headers, by their names in lower case. */
+  get headers() {
+    return this.#request().headers;
+  }
+
+  /** The client's IP address. */
+  get remoteAddress() {
+    return this.#request().remoteAddress;
+  }
+
+  /** 1 while the connection is open, 3 after its end. */
+  get readyState() {
+    return this._isOpen ? 1 : 3;
+  }
+
+  /** Bytes that wait: of sends since the last turn, and, from 16 KiB on, what the socket has not taken. */
+  get bufferedAmount() {
+    return this._isOpen ? this._queued + this.#server._native.buffered(this._id) : 0;
+  }
+
+  /**
+   * Sends a message: a string as text, bytes as binary. Returns the bytes that were queued, -1 if they were queued and
+   * the queue is long (wait for `drain`), 0 if the message was dropped: the connection is closed, or its queue is full.
+   */
+  send(data) {
+    return this.#server._send(this, data);
+  }
+
+  /** Starts the closing handshake behind the queued messages. */
+  close(code = 1000, reason = '') {
+    if (!Number.isInteger(code) || !(code === 1000 || (code >= 1001 && code <= 1014 && ![1004, 1005, 1006].includes(code)) || (code >= 3000 && code <= 4999))) {
+      throw fault(RangeError, 'ERR_OUT_OF_RANGE', `code must be a close code such as 1000 or 3000 to 4999, not ${code}`);
+    }
+    if (typeof reason !== 'string' || Buffer.byteLength(reason) > 123) {
+      throw fault(RangeError, 'ERR_OUT_OF_RANGE', 'reason must be a string of at most 123 bytes');
+    }
+    const payload = Buffer.alloc(2 + Buffer.byteLength(reason));
+    payload.writeUInt16BE(code);
+    payload.write(reason, 2);
+    if (this._isOpen) this.#server._command(CLOSE, this._id, payload);
+  }
+
+  /** Subscribes to a topic, or to all topics that match a pattern with `*` and `>`. */
+  subscribe(topic) {
+    return this._isOpen && this.#server._topic('subscribe', this._id, topic);
+  }
+
+  unsubscribe(topic) {
+    return this._isOpen && this.#server._topic('unsubscribe', this._id, topic);
+  }
+}
+
+/** A request that waits for its response. */
+class ServerRequest {
+  #text;
+  #head;
+
+  constructor(text, body) {
+    this.#text = text;
+    /** The body's bytes. */
+    this.body = body;
+  }
+
+  #parse() {
+    this.#head ??= parseHead(this.#text);
+    return this.#head;
+  }
+
+  get method() {
+    return this.#parse().first.split(' ', 1)[0];
+  }
+
+  get url() {
+    const { first } = this.#parse();
+    return first.slice(first.indexOf(' ') + 1);
+  }
+
+  get headers() {
+    return this.#parse().headers;
+  }
+
+  get remoteAddress() {
+    return this.#parse().remoteAddress;
+  }
+}
+
+/** A running server. */
+class SinewsServer {
+  #sockets = [];
+  #handlers;
+  #routes;
+  #onError;
+  #limit;
+  #words;
+  #wordBytes;
+  #bytes;
+  #commands;
+  #commandBytes;
+  #payloads;
+  #count = 0;
+  #used = 0;
+  /** Connections with sends since the last turn. */
+  #sending = [];
+  #isTurning = false;
+  #isScheduled = false;
+  #isEnded = false;
+  #ended;
+  #end;
+
+  constructor(options) {
+    if (options === null || typeof options !== 'object') {
+      throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', 'options must be an object');
+    }
+    checkNames('options', options, SERVER_OPTIONS);
+    const port = checkOption('port', options.port, { type: 'number', value: 0, min: 0, max: 65535 });
+    const hostname = checkOption('hostname', options.hostname, { type: 'string', value: '127.0.0.1' });
+    const { websocket, routes = {} } = options;
+    checkFunction('error', options.error);
+    const values = {};
+    if (websocket !== undefined) {
+      const names = [...WEBSOCKET_HANDLERS, ...Object.keys(WEBSOCKET_OPTIONS), 'path', 'subprotocols', 'origins'];
+      checkNames('websocket', websocket, names);
+      for (const name of WEBSOCKET_HANDLERS) checkFunction(`websocket.${name}`, websocket[name]);
+    }
+    for (const [name, check] of Object.entries(WEBSOCKET_OPTIONS)) {
+      values[name] = checkOption(`websocket.${name}`, websocket?.[name], check);
+    }
+    for (const [path, handler] of Object.entries(routes)) {
+      if (typeof handler !== 'function' && typeof handler !== 'string') {
+        throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `routes[${JSON.stringify(path)}] must be a function or a string`);
+      }
+    }
+    this.#handlers = websocket ?? {};
+    this.#routes = new Map(Object.entries(routes));
+    this.#onError = options.error;
+    this.#limit = values.maxBackpressure;
+    this.#allocate(EVENTS, BYTES);
+    this.#commandBytes = Buffer.allocUnsafeSlow(EVENTS * WORDS * 4);
+    this.#commands = new Uint32Array(this.#commandBytes.buffer);
+    this.#payloads = Buffer.allocUnsafeSlow(BYTES);
+    this.#ended = new Promise((resolve) => { this.#end = resolve; });
+    const path = checkOption('websocket.path', websocket?.path, { type: 'string', value: '/' });
+    const native = {
+      address: hostname.includes(':') ? `[${hostname}]:${port}` : `${hostname}:${port}`,
+      websockets: websocket === undefined ? [] : [path],
+      requests: [...this.#routes.keys()],
+      subprotocols: checkList('websocket.subprotocols', websocket?.subprotocols),
+      origins: checkList('websocket.origins', websocket?.origins),
+      compression: values.compression,
+      maxMessage: values.maxMessage,
+      maxOutbound: values.maxBackpressure,
+      highWater: values.highWater,
+      idleTimeout: values.idleTimeout,
+      pingInterval: values.pingInterval,
+    };
+    try {
+      this._native = new NativeServer(native, () => this.#tick());
+    } catch (error) {
+      throw error.code === 'InvalidArg' ? fault(TypeError, 'ERR_INVALID_ARG_VALUE', error.message) : fault(Error, 'ERR_SINEWS_BIND', error.message);
+    }
+  }
+
+  /** The bound port. */
+  get port() {
+    return this._native.port;
+  }
+
+  /** The bound IP address. */
+  get hostname() {
+    return this._native.hostname;
+  }
+
+  /** Publishes a message to all subscribers of a topic. Returns their number. */
+  publish(topic, data) {
+    checkOption('topic', topic, { type: 'string' });
+    // Earlier sends go first.
+    const bytes = typeof data === 'string' ? data : toBuffer(data);
+    try {
+      const count = this._native.publish(topic, bytes);
+      this.#schedule();
+      return count;
+    } catch (error) {
+      throw fault(error.code === 'InvalidArg' ? TypeError : Error, 'ERR_INVALID_ARG_VALUE', error.message);
+    }
+  }
+
+  /** Stops: WebSockets are closed with 1001. Resolves once all connections have ended. */
+  stop() {
+    this._native.stop();
+    return this.#ended;
+  }
+
+  /** The server keeps the process alive: the default. */
+  ref() {
+    this._native.setRef(true);
+  }
+
+  /** The server lets the process end. */
+  unref() {
+    this._native.setRef(false);
+  }
+
+  _topic(method, id, topic) {
+    checkOption('topic', topic, { type: 'string' });
+    try {
+      const done = this._native[method](id, topic);
+      this.#schedule();
+      return done;
+    } catch (error) {
+      throw fault(TypeError, 'ERR_INVALID_ARG_VALUE', error.message);
+    }
+  }
+
+  _send(ws, data) {
+    if (!ws._isOpen) return 0;
+    const isText = typeof data === 'string';
+    const bytes = isText ? data : toBuffer(data);
+    // A character has at most three bytes of UTF-8 for each unit of UTF-16.
+    const most = isText ? data.length * 3 : bytes.length;
+    this.#reserve(most);
+    const length = isText ? this.#payloads.utf8Write(data, this.#used) : bytes.copy(this.#payloads, this.#used);
+    if (ws._queued > 0 && ws._queued + length > this.#limit) return 0;
+    if (ws._queued === 0) this.#sending.push(ws);
+    ws._queued += length;
+    this.#push(isText ? TEXT : BINARY, ws._id, length);
+    return ws._isSlow ? -1 : length;
+  }
+
+  _command(kind, id, payload) {
+    this.#reserve(payload.length);
+    this.#push(kind, id, payload.copy(this.#payloads, this.#used));
+  }
+
+  #push(kind, id, length) {
+    const at = this.#count * WORDS;
+    this.#commands[at] = kind;
+    this.#commands[at + 1] = id;
+    this.#commands[at + 2] = this.#used;
+    this.#commands[at + 3] = length;
+    this.#count += 1;
+    this.#used += length;
+    this.#schedule();
+  }
+
+  /** Makes room for a command with this payload. */
+  #reserve(length) {
+    if (this.#used + length > this.#payloads.length) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(this.#payloads.length * 2, this.#used + length));
+      this.#payloads.copy(larger, 0, 0, this.#used);
+      this.#payloads = larger;
+    }
+    if ((this.#count + 1) * WORDS > this.#commands.length) {
+      const larger = Buffer.allocUnsafeSlow(this.#commandBytes.length * 2);
+      this.#commandBytes.copy(larger);
+      this.#commandBytes = larger;
+      this.#commands = new Uint32Array(larger.buffer);
+    }
+  }
+
+  #allocate(events, bytes) {
+    this.#wordBytes = Buffer.allocUnsafeSlow(events * WORDS * 4);
+    this.#words = new Uint32Array(this.#wordBytes.buffer);
+    this.#bytes = Buffer.allocUnsafeSlow(bytes);
+  }
+
+  /** Commands outside of a turn leave together, after the running callback. */
+  #schedule() {
+    if (this.#isTurning || this.#isScheduled || this.#isEnded) return;
+    this.#isScheduled = true;
+    process.nextTick(() => {
+      this.#isScheduled = false;
+      this.#tick();
+    });
+  }
+
+  #tick() {
+    if (this.#isTurning || this.#isEnded) return;
+    this.#isTurning = true;
+    try {
+      for (let turn = 0; turn < TURNS_MAX; turn++) {
+        const found = this.#turn();
+        if (found === 0) return;
+        if (found < 0) {
+          this.#isEnded = true;
+          this.#end();
+          return;
+        }
+        this.#dispatch(found);
+      }
+    } finally {
+      this.#isTurning = false;
+    }
+    setImmediate(() => this.#tick());
+  }
+
+  /** One call: commands in, events out. */
+  #turn() {
+    for (const ws of this.#sending) ws._queued = 0;
+    this.#sending.length = 0;
+    let count = this.#count;
+    this.#count = 0;
+    this.#used = 0;
+    for (;;) {
+      const found = this._native.turn(this.#wordBytes, this.#bytes, this.#commandBytes, this.#payloads, count);
+      if (found !== -2) {
+        if (this.#payloads.length > BYTES_KEPT) this.#payloads = Buffer.allocUnsafeSlow(BYTES);
+        return found;
+      }
+      count = 0;
+      this.#allocate((this.#words.length / WORDS) * 2, this.#bytes.length * 2);
+    }
+  }
+
+  #dispatch(count) {
+    const words = this.#words;
+    const bytes = this.#bytes;
+    for (let at = 0; at < count * WORDS; at += WORDS) {
+      const id = words[at + 1];
+      const start = words[at + 2];
+      const end = start + words[at + 3];
+      try {
+        this.#handle(words[at], id, bytes, start, end);
+      } catch (error) {
+        this.#fail(error, this.#sockets[id]);
+      }
+    }
+    if (bytes.length > BYTES_KEPT) this.#allocate(EVENTS, BYTES);
+  }
+
+  #handle(kind, id, bytes, start, end) {
+    const ws = this.#sockets[id];
+    const handlers = this.#handlers;
+    switch (kind) {
+      case TEXT:
+        handlers.message?.(ws, bytes.utf8Slice(start, end));
+        break;
+      case BINARY:
+        handlers.message?.(ws, Buffer.from(bytes.subarray(start, end)));
+        break;
+      case OPEN: {
+        const opened = new ServerWebSocket(this, id, bytes.latin1Slice(start, end));
+        this.#sockets[id] = opened;
+        handlers.open?.(opened);
+        break;
+      }
+      case DRAIN:
+        ws._isSlow = false;
+        handlers.drain?.(ws);
+        break;
+      case SLOW:
+        if (ws !== undefined) ws._isSlow = true;
+        break;
+      case CLOSE:
+        ws._isOpen = false;
+        this.#sockets[id] = undefined;
+        handlers.close?.(ws, bytes.readUInt16BE(start), bytes.utf8Slice(start + 2, end));
+        break;
+      case PONG:
+        handlers.pong?.(ws, Buffer.from(bytes.subarray(start, end)));
+        break;
+      case REQUEST:
+        this.#request(id, bytes, start, end);
+        break;
+      default:
+    }
+  }
+
+  #request(id, bytes, start, end) {
+    const bodyStart = bytes.indexOf('\n\n', start, 'latin1') + 2;
+    const head = bytes.latin1Slice(start, bodyStart - 1);
+    const request = new ServerRequest(head, Buffer.from(bytes.subarray(bodyStart, end)));
+    const path = request.url.split('?', 1)[0];
+    const handler = this.#routes.get(path) ?? this.#routes.get(matching(this.#routes.keys(), path));
+    const respond = (response) => this.#respond(id, response);
+    const fail = (error) => {
+      this._native.respond(id, 500, [], 'the handler has failed\n');
+      this.#schedule();
+      this.#fail(error);
+    };
+    try {
+      const response = typeof handler === 'function' ? handler(request) : handler;
+      if (typeof response?.then === 'function') response.then(respond).catch(fail);
+      else respond(response);
+    } catch (error) {
+      fail(error);
+    }
+  }
+
+  #respond(id, response) {
+    if (typeof response === 'string' || ArrayBuffer.isView(response)) return this.#respond(id, { body: response });
+    if (response === null || typeof response !== 'object') {
+      throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', 'a handler must return a string, bytes, or { status, headers, body }');
+    }
+    const { status = 200, headers = {}, body = '' } = response;
+    const list = Object.entries(headers).map(([name, value]) => [name, String(value)]);
+    if (!list.some(([name]) => name.toLowerCase() === 'content-type') && typeof body === 'string') {
+      list.push(['content-type', 'text/plain; charset=utf-8']);
+    }
+    try {
+      this._native.respond(id, checkOption('status', status, { type: 'number', value: 200, min: 200, max: 599 }), list, typeof body === 'string' ? body : toBuffer(body));
+    } finally {
+      this.#schedule();
+    }
+  }
+
+  /** A handler has thrown: its connection ends with 1011. */
+  #fail(error, ws) {
+    if (ws?._isOpen) ws.close(1011, 'handler failed');
+    if (this.#onError !== undefined) this.#onError(error, ws);
+    // `uncaughtException`, without ending the turn.
+    else process.nextTick(() => { throw error; });
+  }
+}
+
+/** The route with parameters such as `/users/{id}` that matches a path. */
+function matching(routes, path) {
+  const segments = path.split('/');
+  for (const route of routes) {
+    const parts = route.split('/');
+    const isRest = parts.at(-1).startsWith('{*');
+    const fits = isRest ? segments.length >= parts.length : segments.length === parts.length;
+    if (fits && parts.every((part, at) => part.startsWith('{') || part === segments[at])) return route;
+  }
+  return undefined;
+}
+
+function toBuffer(data) {
+  if (Buffer.isBuffer(data)) return data;
+  if (ArrayBuffer.isView(data)) return Buffer.from(data.buffer, data.byteOffset, data.byteLength);
+  if (data instanceof ArrayBuffer) return Buffer.from(data);
+  throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `data must be a string, a Buffer, a typed array or an ArrayBuffer, not ${typeof data}`);
+}
+
+/** Binds a port and serves: see the types. */
+function serve(options) {
+  return new SinewsServer(options);
+}
+
+module.exports = { serve };
