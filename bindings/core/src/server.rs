@@ -332,11 +332,8 @@ impl BatchServer {
     /// # Errors
     /// The topic's name is invalid, or a pattern; a mailbox is full.
     pub fn publish(&mut self, topic: &str, kind: Kind, payload: &[u8]) -> Result<usize, PublishError> {
-        let has_changes = std::mem::take(&mut lock(&self.shared).connections.has_changed_subscriptions);
-        if has_changes {
-            // The fault comes again with the next turn.
-            let _ = self.embedded.turn();
-        }
+        // A turn handles a part of many connections. A fault comes again with the next turn.
+        while lock(&self.shared).connections.has_waiting_subscriptions() && self.embedded.turn().is_ok() {}
         let message = Prepared::new(kind, Bytes::copy_from_slice(payload));
         self.publisher.publish(topic, &message, PublishOptions::new())
     }

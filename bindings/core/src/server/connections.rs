@@ -17,8 +17,8 @@ pub(super) struct Connections {
     closed: Vec<usize>,
     /// How many of these the interpreter knows.
     known_closed: usize,
-    /// Subscriptions wait for a turn.
-    pub(super) has_changed_subscriptions: bool,
+    /// Connections with subscriptions, or ends of subscriptions, that wait for a turn.
+    subscribing: usize,
 }
 
 /// A WebSocket, as the interpreter knows it.
@@ -31,6 +31,8 @@ struct Slot {
     /// Bytes in the connection's own queue: 0 below 16 KiB.
     buffered: usize,
     high_water: usize,
+    /// The queue has a change of subscriptions.
+    is_subscribing: bool,
     commands: CommandQueue,
 }
 
@@ -74,12 +76,26 @@ impl Connections {
         let Some(slot) = self.open(id) else { return false };
         let changes = matches!(command, Command::Subscribe(_) | Command::Unsubscribe(_));
         slot.push(command);
-        self.has_changed_subscriptions |= changes;
+        if changes && !std::mem::replace(&mut slot.is_subscribing, true) {
+            self.subscribing += 1;
+        }
         true
     }
 
     pub(super) fn buffered(&self, id: u32) -> usize {
         self.slots.get(id as usize).map_or(0, Slot::waiting)
+    }
+
+    pub(super) fn has_waiting_subscriptions(&self) -> bool {
+        self.subscribing > 0
+    }
+
+    /// The connection's commands were executed, or dropped with the connection.
+    fn end_subscribing(&mut self, id: u32) {
+        let slot = self.slots.get_mut(id as usize);
+        if slot.is_some_and(|slot| std::mem::take(&mut slot.is_subscribing)) {
+            self.subscribing -= 1;
+        }
     }
 
     /// The interpreter has read all events.
@@ -147,7 +163,8 @@ impl Handler for Hosted {
         let shared = &mut *lock(&self.shared);
         let (limit, high_water) = (self.limit, cx.config().high_water());
         let (waker, commands) = (cx.waker(), CommandQueue::default());
-        let slot = Slot { waker, is_open: true, limit, buffered: 0, high_water, commands };
+        let slot =
+            Slot { waker, is_open: true, limit, buffered: 0, high_water, is_subscribing: false, commands };
         // As many connections as descriptors.
         self.id = shared.connections.slots.insert(slot) as u32;
         shared.events.push(ServerEvent::Open, self.id, &[&std::mem::take(&mut self.request)]);
@@ -201,6 +218,7 @@ impl Handler for Hosted {
         slot.commands.bytes.clear();
         slot.commands.bytes.shrink_to(COMMAND_BYTES_KEPT);
         let is_short = cx.buffered() <= slot.high_water / 2;
+        shared.connections.end_subscribing(self.id);
         if is_dropped && is_short {
             shared.events.push(ServerEvent::Drain, self.id, &[]);
         }
@@ -211,6 +229,7 @@ impl Handler for Hosted {
         if let Some(slot) = shared.connections.slots.get_mut(self.id as usize) {
             slot.is_open = false;
             slot.commands = CommandQueue::default();
+            shared.connections.end_subscribing(self.id);
             shared.connections.closed.push(self.id as usize);
             let (code, reason) = (closed.status().to_be_bytes(), closed.reason().as_bytes());
             shared.events.push(ServerEvent::Close, self.id, &[&code, reason]);

@@ -152,6 +152,21 @@ fn publication_reaches_subscribers_of_topics_and_patterns() {
 }
 
 #[test]
+fn subscriptions_of_many_connections_precede_the_publication() {
+    // More than the server wakes in a turn.
+    const COUNT: usize = 300;
+    let mut server = server(Config::default());
+    let mut peers: Vec<_> = (0..COUNT).map(|_| Peer::connect(&mut server)).collect();
+    for (_, id) in &peers {
+        assert_eq!(server.subscribe(*id, "news"), Ok(true));
+    }
+    server.publish("news", Kind::Text, b"first").unwrap();
+    for (peer, _) in &mut peers {
+        assert_eq!(server.during(|| peer.receive(1)), ["first"]);
+    }
+}
+
+#[test]
 fn events_that_arrive_while_others_are_read_are_kept() {
     let mut server = server(Config::default());
     let (mut peer, id) = Peer::connect(&mut server);
