@@ -1,30 +1,29 @@
-// The chat page in the windows of two people, Anna and Ben, and its rooms with the keyboard. The checks run in order in the
-// same windows. A failed check may cause later failures; the first is the cause.
+// The chat page in the windows of two people, Anna and Ben, and its rooms with the keyboard.
 import { chromium } from "../../examples/testing/chromium.js";
+import { PHONE, all, eventually, expect } from "./page.js";
 import { LOG, Person } from "./person.js";
-import { DESKTOP, PHONE, contains, device, eventually, expect, fitsWidth, isBlank, retry, seen, shows } from "./world.js";
 
 const LOBBY = "topics/sinews.chat.lobby";
 
 export async function chat(part) {
   // Without the history of rooms, the page itself has to save messages from a restart.
   const server = await part.serve(["--history", "kept.*=10", "--chat-history", "off"]);
-  const anna = await Person.enter(part, server.url("chat"), "Anna");
-  const ben = await Person.enter(part, server.url("chat"), "Ben");
+  const enter = (name, room = "lobby") => Person.enter(part, server.url(`chat#${room}`), name);
+  const [anna, ben] = [await enter("Anna"), await enter("Ben")];
   const both = (wait) => Promise.all([anna, ben].map(wait));
+  const bothAreThere = () => both((person) => person.isWith("Anna", "Ben"));
   await part.check("both windows show both people", async () => {
-    await both((person) => person.isWith("Anna", "Ben"));
-    await shows(anna.page, "#count", "2 here");
+    await all(bothAreThere(), anna.page.shows("#count", "2 here"));
   });
   await part.check("a message typed and sent by a click arrives in the other window", async () => {
     await anna.tells(ben, "Hello Ben, do you read me?");
-    await shows(ben.page, `${LOG} .msg:last-child .name`, "Anna");
+    await ben.page.shows(`${LOG} .msg:last-child .name`, "Anna");
   });
   await part.check("Enter sends, Shift+Enter breaks the line", async () => {
     await ben.type("Loud");
-    await ben.page.press("#message", "Shift+Enter");
+    await ben.press("Shift+Enter");
     await ben.type("and clear");
-    await ben.page.press("#message", "Enter");
+    await ben.press("Enter");
     await anna.hears("Loud\nand clear");
   });
   await part.check("the echo confirms delivery", async () => {
@@ -34,32 +33,30 @@ export async function chat(part) {
     expect(await ben.messages()).toEqual(messages);
   });
   await part.check("markup stays text, addresses become safe links", async () => {
-    const text = "<img src=x onerror=alert(1)> javascript://%0aalert(1) see https://example.org/a?b=1.";
-    await anna.tells(ben, text);
-    const links = await ben.page.locator(`${LOG} .msg a`).evaluateAll((all) => all.map((a) => `${a.href} ${a.rel} ${a.target}`));
+    await anna.tells(ben, "<img src=x onerror=alert(1)> javascript://%0aalert(1) see https://example.org/a?b=1.");
+    const links = await ben.page.locator(`${LOG} .msg a`).evaluateAll((all) =>
+      all.map((a) => `${a.href} ${a.rel} ${a.target}`));
     expect(links).toEqual(["https://example.org/a?b=1 noopener noreferrer nofollow ugc _blank"]);
     await expect(ben.page.locator(".log img")).toHaveCount(0);
   });
   await part.check("a room with a history shows retained messages, and typing is not retained", async () => {
-    const dora = await Person.enter(part, server.url("chat#kept.log"), "Dora");
+    const dora = await enter("Dora", "kept.log");
     await dora.say("For people who come later");
     await dora.hasDelivered();
-    const eve = await Person.enter(part, server.url("chat#kept.log"), "Eve");
+    const eve = await enter("Eve", "kept.log");
     await eve.hears("For people who come later");
     // Retained messages do not count as unread.
     expect(await eve.page.title()).toBe("#kept.log · Sinews");
-    await typingIsShown(eve, dora, "Eve");
-    const retained = await dora.page.evaluate(async () => {
-      const response = await fetch("/topics/kept.log?wait=0&last=10", { headers: { Accept: "application/json" } });
-      return (await response.json()).messages.map(({ data }) => data?.t);
-    });
-    expect(retained).toEqual([undefined, "msg"]);
+    await eve.isSeenTyping("Eve", dora);
+    const headers = { accept: "application/json" };
+    const retained = await fetch(server.url("topics/kept.log?wait=0&last=10"), { headers });
+    expect((await retained.json()).messages.map(({ data }) => data?.t)).toEqual([undefined, "msg"]);
     // The tab has the same id after a reload.
     await dora.page.reload();
     await expect(dora.page.locator(".msg.mine:not(.pending)")).toHaveCount(1);
     await eve.join("quiet");
-    await contains(eve.page, "#empty-text", "--history 'sinews.chat.quiet=100'");
-    await Promise.all([dora, eve].map(({ page }) => page.context().close()));
+    await eve.page.contains("#empty-text", "--history 'sinews.chat.quiet=100'");
+    for (const { page } of [dora, eve]) await page.context().close();
   });
   await part.check("a publication of a terminal is announced in both windows", async () => {
     expect(await anna.commandPath()).toBe(LOBBY);
@@ -86,34 +83,33 @@ export async function chat(part) {
   });
   await part.check("a message that comes twice is shown once", async () => {
     // Simulates a lost connection between a message and its echo.
-    const message = JSON.stringify({ sinews: 1, t: "msg", id: "c0ffeec0ffee", name: "Ghost", m: "abcdef012345", text: "Twice" });
-    for (const frame of [message, message, "after the message"]) await server.publish(LOBBY, frame);
+    const message = { sinews: 1, t: "msg", id: "c0ffeec0ffee", name: "Ghost", m: "abcdef012345", text: "Twice" };
+    for (let times = 0; times < 2; times++) await server.publish(LOBBY, JSON.stringify(message));
+    await server.publish(LOBBY, "after the message");
     await anna.sees("after the message");
-    expect((await anna.messages()).filter((text) => text === "Twice")).toHaveLength(1);
+    await anna.hasHeardOnce("Twice");
   });
   await part.check("the other window shows a typing person", async () => {
-    await typingIsShown(ben, anna, "Ben");
+    await ben.isSeenTyping("Ben", anna);
     const typed = await ben.page.inputValue("#message");
     await ben.type(" then");
-    await ben.page.press("#message", "Enter");
-    await anna.hears(`${typed} then`);
-    await isBlank(anna.page, "#typing");
+    await ben.press("Enter");
+    await all(anna.hears(`${typed} then`), anna.page.isBlank("#typing"));
   });
   await part.check("a new name is shown in the other window", async () => {
     await ben.rename("<u>Ben</u>");
-    await anna.isTold("Ben is now called <u>Ben</u>");
-    await anna.isWith("<u>Ben</u>", "Anna");
+    await all(anna.isTold("Ben is now called <u>Ben</u>"), anna.isWith("<u>Ben</u>", "Anna"));
     await ben.rename("Ben");
-    await anna.isWith("Anna", "Ben");
+    await bothAreThere();
   });
   await part.check("rooms are isolated, and messages in the other room are counted", async () => {
     await ben.join("attic");
     await ben.isWith("Ben");
     await ben.say("Nobody hears this");
     await ben.hasDelivered();
-    expect(await ben.page.evaluate(() => location.hash)).toBe("#attic");
+    expect(new URL(ben.page.url()).hash).toBe("#attic");
     await anna.say("Ben, where are you?");
-    await shows(ben.page, "[data-room=lobby]", /lobby\s+1(\s|$)/);
+    await ben.page.shows("[data-room=lobby]", /lobby\s+1(\s|$)/);
     expect(await ben.messages()).toEqual(["Nobody hears this"]);
     await ben.goTo("lobby");
     await ben.hears("Ben, where are you?");
@@ -129,8 +125,7 @@ export async function chat(part) {
     const { targetInfo: { browserContextId } } = await tab.call("Target.getTargetInfo");
     const { targetId } = await tab.call("Target.createTarget", { url: "about:blank", browserContextId });
     await tab.until("document.hidden");
-    await anna.say("One");
-    await anna.say("Two");
+    for (const text of ["One", "Two"]) await anna.say(text);
     await tab.until("document.title === '(2) #den · Sinews'");
     await tab.call("Target.closeTarget", { targetId });
     await tab.until("!document.hidden && document.title === '#den · Sinews'");
@@ -138,58 +133,50 @@ export async function chat(part) {
   });
   await part.check("members of other programs come, change and go with their connection", async () => {
     // Not of the page: any client can join, with any info.
-    await ben.page.evaluate(() => {
-      window.ghost = new WebSocket("/ws");
-      ghost.join = (info) => ghost.send(JSON.stringify({ op: "join", topic: "sinews.chat.lobby", member: { id: "ghost", info } }));
-      ghost.onopen = () => ghost.join({ name: 7, hue: "green" });
-    });
-    await anna.isTold("ghost joined");
-    await anna.isWith("Anna", "Ben", "ghost");
-    await ben.page.evaluate(() => ghost.join({ name: " Casper\u202E ", hue: 40 }));
-    await anna.isTold("ghost is now called Casper");
-    await anna.isWith("Anna", "Ben", "Casper");
+    const join = (info) => ben.page.evaluate(async (info) => {
+      window.ghost ??= await request("/ws");
+      ghost.send(JSON.stringify({ op: "join", topic: "sinews.chat.lobby", member: { id: "ghost", info } }));
+    }, info);
+    await join({ name: 7, hue: "green" });
+    await all(anna.isTold("ghost joined"), anna.isWith("Anna", "Ben", "ghost"));
+    await join({ name: " Casper\u202E ", hue: 40 });
+    await all(anna.isTold("ghost is now called Casper"), anna.isWith("Anna", "Ben", "Casper"));
     await ben.page.evaluate(() => ghost.close());
-    await anna.isTold("Casper left");
-    await anna.isWith("Anna", "Ben");
+    await all(anna.isTold("Casper left"), bothAreThere());
   });
   await part.check("closing the window leaves at once", async () => {
-    const cleo = await Person.enter(part, server.url("chat#lobby"), "Cleo");
-    await anna.isWith("Anna", "Ben", "Cleo");
-    await cleo.isWith("Anna", "Ben", "Cleo");
+    const cleo = await enter("Cleo");
+    for (const person of [anna, cleo]) await person.isWith("Anna", "Ben", "Cleo");
     await cleo.page.close({ runBeforeUnload: true });
-    await anna.isTold("Cleo left");
-    await ben.isWith("Anna", "Ben");
+    await all(anna.isTold("Cleo left"), bothAreThere());
   });
   await part.check("a stopped server is explained, new messages are queued", async () => {
     await server.stop();
-    await both((person) => person.isDisconnected());
-    await both(({ page }) => shows(page, "#countdown", /^Trying again in /));
+    await both((person) => all(person.isDisconnected(), person.page.shows("#countdown", /^Trying again in /)));
     await ben.say("Said while away");
     await ben.waitsFor("waiting for the connection");
   });
   await part.check('"Try now" tries at once', async () => {
     // Counts the attempts, and makes them fail until the next check has Anna offline.
     await anna.page.evaluate(() => {
-      window.attempts = 0;
-      window.astray = true;
+      Object.assign(window, { attempts: 0, astray: true });
       window.WebSocket = class extends WebSocket {
-        constructor(url) { super(astray ? String(url).replace("/ws", "/nowhere") : url); window.attempts += 1; }
+        constructor(url) { super(astray ? String(url).replace("/ws", "/nowhere") : url); attempts += 1; }
       };
     });
-    // The client connects in the next task, which precedes this one's. No other timer of the page expires until then, so the
-    // single attempt is the click's. While an attempt fails, there is no button to click.
-    const click = () => anna.page.evaluate(async () => {
+    // The client connects in the next task, which precedes this one's. No other timer of the page expires until then, so
+    // the single attempt is the click's. While an attempt fails, there is no button to click.
+    let tried;
+    await eventually(async () => tried = await anna.page.evaluate(async () => {
       const button = document.querySelector("#retry:not([hidden])");
       if (!button) return "no button";
       const before = attempts;
       button.click();
       await new Promise((resolve) => setTimeout(resolve));
       return attempts - before;
-    });
-    let tried;
-    await eventually(async () => { tried = await click(); return tried; }).not.toBe("no button");
+    })).not.toBe("no button");
     expect(tried).toBe(1);
-    await shows(anna.page, "#cause", "The server cannot be reached.");
+    await anna.page.shows("#cause", "The server cannot be reached.");
   });
   await part.check("both windows reconnect, queued messages are delivered once", async () => {
     // The page of Ben waits for Anna until she is back: its clock stands still.
@@ -202,12 +189,10 @@ export async function chat(part) {
     await tryUntilConnected(anna);
     // Other people, who have just left, do not come back: the page does not wait longer for them.
     await startClock(ben);
-    await anna.hears("Said while away");
-    await ben.hasDelivered();
+    await all(anna.hears("Said while away"), ben.hasDelivered());
     await ben.tells(anna, "And now?");
-    expect((await anna.messages()).filter((text) => text === "Said while away")).toHaveLength(1);
-    await anna.isWith("Anna", "Ben");
-    await expect(anna.page.locator("#banner")).toBeHidden();
+    await anna.hasHeardOnce("Said while away");
+    await all(bothAreThere(), expect(anna.page.locator("#banner")).toBeHidden());
   });
   await part.check("a message waits for a person whom a stopping server disconnected first", async () => {
     // The page of Anna may open more slowly than the page of Ben waits, and the server may stop long after Anna has left.
@@ -223,13 +208,11 @@ export async function chat(part) {
     await anna.page.goto(server.url("chat#lobby"));
     await anna.isConnected();
     await startClock(ben);
-    await anna.hears("Said to those who come back");
-    await ben.hasDelivered();
-    await anna.isWith("Anna", "Ben");
+    await all(anna.hears("Said to those who come back"), ben.hasDelivered(), bothAreThere());
   });
   await part.check("a crashed server is survived too", async () => {
     await server.kill();
-    await shows(anna.page, "#cause", /./);
+    await anna.page.shows("#cause", /./);
     await server.restart();
     await both((person) => person.isConnected());
     await anna.tells(ben, "Still here");
@@ -237,48 +220,31 @@ export async function chat(part) {
   await part.check("name and room survive a reload", async () => {
     await ben.goTo("attic");
     await ben.reload();
-    await ben.isWith("Ben");
-    await ben.isIn("attic");
+    await all(ben.isWith("Ben"), ben.isIn("attic"));
     await ben.goTo("lobby");
-    await both((person) => person.isWith("Anna", "Ben"));
+    await bothAreThere();
   });
   await part.check("a message over the limit cannot be sent", async () => {
     // Pasted, like a long text.
     await anna.page.fill("#message", "x".repeat(2001));
-    await shows(anna.page, "#hint", "1 characters too long");
-    await expect(anna.page.locator("#send")).toBeDisabled();
+    await all(anna.page.shows("#hint", "1 characters too long"), expect(anna.page.locator("#send")).toBeDisabled());
     await anna.page.fill("#message", "x".repeat(2000));
     await anna.page.click("#send");
     await ben.hears("x".repeat(2000));
   });
   await part.check("a message that the server rejects as too long is not retried", async () => {
     // Every message that the page can send fits every server's limit, so the rejection is simulated.
-    await ben.page.evaluate(() => {
-      const send = WebSocket.prototype.send;
-      WebSocket.prototype.send = function (frame) {
-        if (!frame.includes('"msg"')) return send.call(this, frame);
-        WebSocket.prototype.send = send;
-        setTimeout(() => this.onclose(new CloseEvent("close", { code: 1009 })));
-      };
-    });
+    await ben.page.evaluate(() => intercept('"msg"', (socket) =>
+      setTimeout(() => socket.onclose(new CloseEvent("close", { code: 1009 })))));
     await ben.say("Too long for you");
     await expect(ben.page.locator(`${LOG} .failed`)).toHaveCount(1);
-    await ben.hasDelivered();
-    await ben.isConnected();
+    await all(ben.hasDelivered(), ben.isConnected());
     await ben.tells(anna, "Shorter");
     expect(await anna.messages()).not.toContain("Too long for you");
   });
   await part.check("a connection that went silent is replaced", async () => {
     // Simulates a pulled cable: no bytes pass in either direction, and no event reports it.
-    await ben.page.evaluate(() => {
-      const send = WebSocket.prototype.send;
-      let dead = null;
-      WebSocket.prototype.send = function (frame) {
-        dead ??= this;
-        if (this !== dead) return send.call(this, frame);
-        this.onmessage = null;
-      };
-    });
+    await ben.page.evaluate(() => intercept("", (socket) => Object.assign(socket, { send() {}, onmessage: null })));
     await ben.tells(anna, "Is this thing on?");
     await ben.hasDelivered();
   });
@@ -288,32 +254,26 @@ export async function chat(part) {
     await server.publish(LOBBY, "the last line");
     await anna.sees("the last line");
     expect(await anna.entryCount()).toBe(500);
-    const isAtEnd = () => anna.page.locator(LOG).evaluate((log) => log.scrollHeight - log.clientHeight - log.scrollTop < 4);
+    const log = anna.page.locator(LOG);
+    const isAtEnd = () => log.evaluate((log) => log.scrollHeight - log.clientHeight - log.scrollTop < 4);
     await eventually(isAtEnd).toBe(true);
     // The page learns of it in its next frame.
-    await anna.page.locator(LOG).evaluate((log) => new Promise((done) => {
-      log.addEventListener("scroll", done, { once: true });
-      log.scrollTop = 100;
-    }).then(() => true));
+    await log.evaluate((log) => new Promise((done) => { log.onscroll = () => done(); log.scrollTop = 100; }));
     await eventually(isAtEnd).toBe(false);
     await ben.say("Look down");
-    await shows(anna.page, "#jump", "1 new message ↓");
+    await anna.page.shows("#jump", "1 new message ↓");
     expect(await isAtEnd()).toBe(false);
     await anna.page.click("#jump");
-    await eventually(isAtEnd).toBe(true);
-    await expect(anna.page.locator("#jump")).toBeHidden();
+    await all(eventually(isAtEnd).toBe(true), expect(anna.page.locator("#jump")).toBeHidden());
   });
   await part.check("every control has a name for a screen reader", async () => {
-    for (const control of ["#message", "#send", "#name-input", "#room-input", "#room-join", "#copy", "#menu"]) {
-      // The menu button exists on phones only; its name is read there.
-      if (control === "#menu") await device(ben.page, PHONE);
-      await expect(seen(ben.page, control)).toHaveAccessibleName(/\S/);
-    }
-    await device(ben.page, DESKTOP);
+    const hasName = (control) => expect(ben.page.seen(control)).toHaveAccessibleName(/\S/);
+    await Promise.all(["#message", "#send", "#name-input", "#room-input", "#room-join", "#copy"].map(hasName));
+    await ben.page.device(PHONE);
+    await hasName("#menu");
   });
   await part.check("a phone shows the page without sideways scrolling, the menu opens and closes", async () => {
-    await device(ben.page, PHONE);
-    await fitsWidth(ben.page);
+    await ben.page.fitsWidth();
     // Phones zoom into fields under 16 px.
     const small = await ben.page.locator("input, textarea").evaluateAll((fields) =>
       fields.filter((field) => parseFloat(getComputedStyle(field).fontSize) < 16).map((field) => field.id));
@@ -325,25 +285,20 @@ export async function chat(part) {
     await eventually(() => menu.evaluate((side) => side.getBoundingClientRect().left)).toBe(0);
     await ben.goTo("attic");
     await expect(menu).toHaveCSS("visibility", "hidden");
-    await device(ben.page, DESKTOP);
   });
   await part.check("the console holds no error", () => {
-    // A stopped server is not reached. A connection that is accepted while it stops or starts is reset, or ends without an answer.
+    // A stopped server is not reached. While it stops or starts, an accepted connection is reset, or gets no response.
     const expected = /WebSocket connection to|net::ERR_CONNECTION_|net::ERR_EMPTY_RESPONSE/;
     for (const { page } of [anna, ben]) expect(page.errors.filter((error) => !expected.test(error))).toEqual([]);
   });
 }
 
-/** Types until the other page shows it: the sign lasts for a few seconds only. */
-export function typingIsShown(typist, other, name) {
-  return retry(async () => {
-    await typist.type("x");
-    await expect(seen(other.page, "#typing")).toHaveText(`${name} is typing…`, { timeout: 2_000 });
-  });
-}
-
 /** Stops the clock of a page. Its timers run. */
-const stopClock = ({ page }) => page.evaluate(() => { window.dateNow ??= Date.now; const at = Date.now(); Date.now = () => at; });
+const stopClock = ({ page }) => page.evaluate(() => {
+  window.dateNow ??= Date.now;
+  const at = Date.now();
+  Date.now = () => at;
+});
 const startClock = ({ page }) => page.evaluate(() => { Date.now = dateNow; });
 
 /**
@@ -366,8 +321,7 @@ export async function rooms(part) {
     await server.publish(await anna.commandPath(), "hello");
     await anna.sees("hello");
     await anna.reload();
-    await anna.hears("This stays");
-    await anna.sees("hello");
+    await all(anna.hears("This stays"), anna.sees("hello"));
     expect(await anna.messages()).toHaveLength(1);
     // The address of the topic is the same room.
     await page.goto(server.url("chat#sinews.chat.lobby"));
@@ -378,7 +332,7 @@ export async function rooms(part) {
     await server.publish("topics/prices.gold", "3712");
     await anna.sees("3712");
     await page.reload();
-    await contains(page, "#empty-text", "--history 'prices.gold=100'");
+    await page.contains("#empty-text", "--history 'prices.gold=100'");
     await anna.leave("prices.gold");
   });
   /** Presses a key, and waits until the focus is at an element with this id, label or text, and the room is shown. */
@@ -404,7 +358,7 @@ export async function rooms(part) {
     await press("Enter", "room-input", "lobby");
   });
   await part.check("the menu of a phone is opened, used and closed by the keyboard", async () => {
-    await device(page, PHONE);
+    await page.device(PHONE);
     const menuIs = (open) => expect(page.locator("#menu")).toHaveAttribute("aria-expanded", open);
     await page.focus("#menu");
     await press("Enter", "attic");
@@ -416,7 +370,7 @@ export async function rooms(part) {
     // The content behind the open menu takes no focus.
     for (let times = 0; times < 7; times++) {
       await page.keyboard.press("Tab");
-      expect(await page.evaluate(() => document.querySelector("main").contains(document.activeElement))).toBe(false);
+      expect(await page.locator("main :focus").count()).toBe(0);
     }
     await page.focus("[data-room=attic] a");
     await press("Enter", "menu", "attic");

@@ -1,29 +1,23 @@
 // `/sinews.js` in an otherwise empty page, then the pages that use it.
-import {
-  DESKTOP, PHONE, contains, device, enter, eventually, expect, fitsWidth, isBlank, noted, notes, openDashboard, seen, shows, visit,
-} from "./world.js";
+import { PHONE, all, eventually, expect } from "./page.js";
 
 export async function client(part) {
   const server = await part.serve(["--history", "kept.*=10"]);
-  // A page without script and without a policy for any.
-  const page = await part.open(server.url("healthz"));
+  const page = await part.openBare(server);
   await part.check("the client connects, subscribes and receives its own publications", async () => {
-    const reached = await page.evaluate(async () => {
-      window.connect = (await import("/sinews.js")).connect;
+    expect(await page.evaluate(async () => {
       window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
       client.onstatus = ({ status }) => note(`status ${status}`);
-      client.subscribe("room", ({ data }) => note(`heard ${JSON.stringify(data)}`), {
-        ongap: ({ reason }) => note(`gap ${reason}`),
-      });
+      const ongap = ({ reason }) => note(`gap ${reason}`);
+      client.subscribe("room", ({ data }) => note(`heard ${JSON.stringify(data)}`), { ongap });
       return (await client.publish("room", { a: [1, null] })).reached;
-    });
-    expect(reached).toBe(1);
-    await noted(page, "status open", 'heard {"a":[1,null]}');
+    })).toBe(1);
+    await page.noted("status open", 'heard {"a":[1,null]}');
   });
   await part.check("text and binary messages of other clients arrive, by name and by pattern", async () => {
     await server.publish("topics/room", 'from "curl"');
-    await noted(page, 'heard "from \\"curl\\""');
-    await page.evaluate(async () => {
+    await page.noted('heard "from \\"curl\\""');
+    await page.script(async () => {
       const bytes = client.subscribe("bytes", ({ data }) => note(`bytes ${data.constructor.name} ${data}`));
       const pattern = client.subscribe("byte.*", ({ topic, data }) => note(`by pattern ${topic} ${data}`));
       await Promise.all([bytes.ready, pattern.ready]);
@@ -32,34 +26,24 @@ export async function client(part) {
       bytes.unsubscribe();
       pattern.unsubscribe();
       await client.publish("bytes", new Uint8Array([1]).buffer);
-    });
-    await noted(page, "bytes Uint8Array 0,128,255", "by pattern byte.stream text");
-    expect((await notes(page)).filter((note) => note.startsWith("bytes "))).toHaveLength(1);
+    }, "bytes Uint8Array 0,128,255", "by pattern byte.stream text");
+    expect(await page.notes("bytes ")).toHaveLength(1);
   });
-  await part.check("rejections of the server are reported with their code", async () => {
-    await page.evaluate(async () => {
-      await client.publish("a.>", 1).catch((error) => note(`${error.name} ${error.code}`));
-      const wrong = client.subscribe("a.>.b", () => {}, { onerror: ({ code }) => note(`onerror ${code}`) });
-      await wrong.ready.catch(({ code }) => note(`ready ${code}`));
-    });
-    await noted(page, "SinewsError 422", "onerror 422", "ready 422");
-  });
+  await part.check("rejections of the server are reported with their code", () => page.script(async () => {
+    await client.publish("a.>", 1).catch((error) => note(`${error.name} ${error.code}`));
+    const wrong = client.subscribe("a.>.b", () => {}, { onerror: ({ code }) => note(`onerror ${code}`) });
+    await wrong.ready.catch(({ code }) => note(`ready ${code}`));
+  }, "SinewsError 422", "onerror 422", "ready 422"));
   await part.check("presence is told as it changes", async () => {
-    await page.evaluate(() => {
+    await page.script(() => {
       client.subscribe("hall", () => {}, { presence: (count) => note(`present ${count}`) });
       window.other = connect();
       other.subscribe("hall", () => {});
-    });
-    await noted(page, "present 1", "present 2");
-    await page.evaluate(async () => { await client.presence("hall"); notes.length = 0; other.close(); });
-    await noted(page, "present 1");
+    }, "present 1", "present 2");
+    await page.script(async () => { await client.presence("hall"); notes.length = 0; other.close(); }, "present 1");
   });
   await part.check("presence, members and messages arrive by HTTP if a network blocks WebSockets", async () => {
-    await page.evaluate(async () => {
-      class Blocked {
-        constructor() { setTimeout(() => this.onclose?.({ code: 1006, reason: "" })); }
-        close() {}
-      }
+    await page.script(async () => {
       window.blocked = connect(undefined, { fallback: true, minDelay: 20, WebSocket: Blocked });
       blocked.subscribe("cellar", ({ data }) => note(`by http ${data}`), {
         members: (members) => note(`members ${[...members.keys()]}`),
@@ -67,80 +51,69 @@ export async function client(part) {
       });
       window.member = connect();
       await member.join("cellar", { id: "anna" });
-    });
-    await noted(page, "members anna", "in the cellar 2");
-    const state = await page.evaluate(async () => {
+    }, "members anna", "in the cellar 2");
+    expect(await page.evaluate(async () => {
       const [listed, present] = [await blocked.members("cellar"), await blocked.presence("cellar")];
       await member.publish("cellar", "a message");
       return [blocked.transport, blocked.connections.length, listed[0].id, present];
-    });
-    expect(state).toEqual(["http", 1, "anna", 2]);
-    await noted(page, "by http a message");
-    const joined = await page.evaluate(async () => {
+    })).toEqual(["http", 1, "anna", 2]);
+    await page.noted("by http a message");
+    expect(await page.evaluate(async () => {
       await blocked.join("cellar", { id: "ben" });
       const ids = (await member.members("cellar")).map(({ id }) => id);
       await blocked.leave("cellar");
       return ids;
-    });
-    expect(joined).toEqual(["anna", "ben"]);
-    await noted(page, "members anna,ben");
-    await eventually(async () => (await notes(page)).filter((note) => note.startsWith("members ")).at(-1)).toBe("members anna");
-    await page.evaluate(async () => { notes.length = 0; await member.leave("cellar"); });
-    await noted(page, "members ");
+    })).toEqual(["anna", "ben"]);
+    await page.noted("members anna,ben");
+    await eventually(async () => (await page.notes("members ")).at(-1)).toBe("members anna");
+    await page.script(async () => { notes.length = 0; await member.leave("cellar"); }, "members ");
     await page.evaluate(() => { blocked.close(); member.close(); });
   });
   await part.check("a crashed server is waited for, and subscriptions are made again", async () => {
-    await clearNotes(page);
+    await page.clearNotes();
     await server.kill();
-    await noted(page, "status waiting");
+    await page.noted("status waiting");
     await server.restart();
-    await noted(page, "status open", "gap unretained", "present 1");
+    await page.noted("status open", "gap unretained", "present 1");
     await server.publish("topics/room", "after the crash");
-    await noted(page, 'heard "after the crash"');
+    await page.noted('heard "after the crash"');
   });
   await part.check("publications are queued while offline, lost messages are reported", async () => {
-    await clearNotes(page);
+    await page.clearNotes();
     await server.kill();
-    await noted(page, "status waiting");
+    await page.noted("status waiting");
     await page.evaluate(() => { client.publish("room", "kept back").then(({ reached }) => note(`waited ${reached}`)); });
     await server.restart();
-    await noted(page, 'heard "kept back"', "waited 1");
+    await page.noted('heard "kept back"', "waited 1");
     // A message that is sent and never answered: the connection breaks in between.
-    const outcomes = await page.evaluate(async () => {
-      const send = WebSocket.prototype.send;
-      WebSocket.prototype.send = function () { WebSocket.prototype.send = send; this.close(); };
+    expect(await page.evaluate(async () => {
+      intercept("", (socket) => socket.close());
       const gone = await client.publish("room", "gone").catch(({ code }) => code);
       return [gone, (await client.publish("room", 1)).reached];
-    });
-    expect(outcomes).toEqual(["lost", 1]);
+    })).toEqual(["lost", 1]);
   });
   await part.check("a topic that is kept is resumed without loss or repetition", async () => {
     await server.publish("topics/kept.room", "1");
-    await clearNotes(page);
-    await page.evaluate(() => {
+    await page.clearNotes();
+    await page.script(() => {
       const heard = [];
-      client.subscribe("kept.room", ({ data }) => note(`kept ${heard.push(data)}: ${heard}`), {
-        last: 5,
-        ongap: () => note("a gap"),
-      });
-    });
-    await noted(page, "kept 1: 1");
+      const received = ({ data }) => note(`kept ${heard.push(data)}: ${heard}`);
+      client.subscribe("kept.room", received, { last: 5, ongap: () => note("a gap") });
+    }, "kept 1: 1");
     await page.evaluate(async () => {
       // Simulates a pulled cable: the next attempt waits until it is released.
       const real = WebSocket;
+      intercept("", (socket) => socket.close());
       window.WebSocket = class { close() {} };
       window.mend = () => { window.WebSocket = real; };
-      const send = real.prototype.send;
-      real.prototype.send = function () { real.prototype.send = send; this.close(); };
       await client.publish("kept.room", "lost").catch(() => {});
     });
     for (const text of ["2", "3", "4"]) await server.publish("topics/kept.room", text);
     // The client abandons a hanging attempt after its own timeout; "online" does not wait for it.
-    await page.evaluate(() => { mend(); dispatchEvent(new Event("online")); });
-    await noted(page, "kept 4: 1,2,3,4");
-    const history = await page.evaluate(async () => (await client.history("kept.room", 2)).map(({ data }) => String(data)));
-    expect(history).toEqual(["3", "4"]);
-    expect(await notes(page)).not.toContain("a gap");
+    await page.script(() => { mend(); dispatchEvent(new Event("online")); }, "kept 4: 1,2,3,4");
+    const history = () => client.history("kept.room", 2).then((messages) => messages.map(({ data }) => String(data)));
+    expect(await page.evaluate(history)).toEqual(["3", "4"]);
+    expect(await page.notes()).not.toContain("a gap");
   });
   await part.check("waits grow, and differ", async () => {
     const delays = await page.evaluate(() => new Promise((done) => {
@@ -159,35 +132,30 @@ export async function client(part) {
     expect(new Set(delays).size).toBe(6);
   });
   await part.check("a URL that the browser rejects ends the client with a text", async () => {
-    const ends = await page.evaluate(() => {
+    expect(await page.evaluate(() => {
       const end = (url) => new Promise((done) => {
-        const client = connect(url, {
-          onstatus: async ({ status, code, reason }) => {
-            if (status === "closed") done([code, Boolean(reason), await publication]);
-          },
-        });
-        const publication = client.publish("room", 1).catch(({ code }) => code);
+        const onstatus = async ({ status, code, reason }) => {
+          if (status === "closed") done([code, Boolean(reason), await publication]);
+        };
+        const publication = connect(url, { onstatus }).publish("room", 1).catch(({ code }) => code);
       });
       return Promise.all([`${location.origin}/ws#top`, `ftp://${location.host}/ws`].map(end));
-    });
-    expect(ends).toEqual([[0, true, "closed"], [0, true, "closed"]]);
+    })).toEqual([[0, true, "closed"], [0, true, "closed"]]);
   });
   await part.check("an exception of a callback is reported, and stops nothing", async () => {
-    await clearNotes(page);
-    await page.evaluate(async () => {
+    await page.clearNotes();
+    await page.script(async () => {
       addEventListener("error", (event) => { event.preventDefault(); note(event.message); });
       const faulty = client.subscribe("room", () => { throw new Error("of the page"); });
       await client.publish("room", "behind the exception");
       faulty.unsubscribe();
-    });
-    await noted(page, "Uncaught Error: of the page", 'heard "behind the exception"');
+    }, "Uncaught Error: of the page", 'heard "behind the exception"');
   });
   await part.check("close is for good", async () => {
-    const end = await page.evaluate(async () => {
+    expect(await page.evaluate(async () => {
       client.close();
       return [client.status, await client.publish("room", 1).catch(({ code }) => code)];
-    });
-    expect(end).toEqual(["closed", "closed"]);
+    })).toEqual(["closed", "closed"]);
   });
   await part.check("the start page links to the other pages", async () => {
     for (const name of ["chat", "console", "dashboard"]) {
@@ -197,39 +165,33 @@ export async function client(part) {
     }
   });
   await part.check("the console receives its own publications, and shows rejections", async () => {
-    await visit(page, server.url("console"), "connected");
-    await enter(page, "#field-topic", "prices");
-    await contains(page, "#chips", "prices");
+    await page.visit(server.url("console"), "connected");
+    await page.enter("#field-topic", "prices");
+    await page.contains("#chips", "prices");
     await server.publish("topics/prices", "<b>from outside</b>");
-    await contains(page, "#log", "<b>from outside</b>");
+    await page.contains("#log", "<b>from outside</b>");
     await page.click("#chips button");
-    await isBlank(page, "#chips");
+    await page.isBlank("#chips");
   });
   await part.check("the dashboard draws the activity", async () => {
-    await openDashboard(page, server);
-    const chart = (name) => `[data-testid=${name}] output`;
-    await shows(page, chart("connections"), /^[1-9]\d*$/);
-    await shows(page, chart("latency"), /^(?!0 ms).* ms$/);
-    await shows(page, chart("memory"), /iB$/);
+    await page.openDashboard(server);
+    const charts = { connections: /^[1-9]\d*$/, latency: /^(?!0 ms).* ms$/, memory: /iB$/ };
+    await all(...Object.entries(charts).map(([name, text]) => page.shows(`[data-testid=${name}] output`, text)));
     await expect(page.locator("[data-testid=memory] .line:not(.second)")).toHaveAttribute("d", /L/);
     await eventually(async () => {
       await server.publish("topics/prices", "1");
-      return seen(page, "#rates").innerText();
+      return page.seen("#rates").innerText();
     }).toMatch(/^prices[^]*\/s/);
   });
   await part.check("no page is wider than a phone", async () => {
-    await device(page, PHONE);
+    await page.device(PHONE);
     for (const name of ["", "console", "dashboard"]) {
       await page.goto(server.url(name));
-      await fitsWidth(page);
+      await page.fitsWidth();
     }
-    await device(page, DESKTOP);
   });
   await part.check("the console holds no error", () => {
     // Attempts to reach an offline server are expected, and a page without an icon requests one.
     expect(page.errors.filter((error) => !/WebSocket connection to|favicon\.ico/.test(error))).toEqual([]);
   });
 }
-
-const clearNotes = (page) => page.evaluate(() => { notes.length = 0; });
-

@@ -4,26 +4,37 @@ import { delimiter, dirname, join, resolve } from "node:path";
 
 import { FLAGS } from "../../examples/testing/programs.js";
 import { KEY } from "./dashboard.js";
-import { PROGRAM, ROOT, contains, eventually, expect, hasProgram, launch, retry, run, shows, visit } from "./world.js";
+import { eventually, expect, retry } from "./page.js";
+import { PROGRAM, ROOT, findProgram, launch, run } from "./world.js";
 
-const RUNNERS = { curl: "curl", javascript: "node", python: "python3" };
+/** The programs that the checks need, and the commands that run a script. */
+const LANGUAGES = {
+  curl: { name: "curl commands work", needs: "curl", command: ["sh", "-c"] },
+  javascript: {
+    name: "JavaScript works", needs: "node", command: ["node", "--no-warnings", ...FLAGS, "--input-type=module", "-e"],
+  },
+  python: { name: "Python works", needs: "python3", command: ["python3", "-c"] },
+  rust: { name: "Rust compiles, and works", needs: "cargo" },
+};
+/** The dependencies of the programs in Rust are compiled once for all runs. */
+const RUST_TARGET = join(ROOT, "target/console-programs");
 
-/** The calls whose programs end, with their fields and a part of the output of curl, JavaScript and Python. */
+/** The calls whose programs end, with their fields and a part of the output of curl, JavaScript, Python and Rust. */
 const ENDING = [
-  ["publish", { topic: "lobby", data: '{"eur": [1, null, true]}' }, ["", "delivered to", ""]],
-  ["history", { topic: "lobby", last: "3" }, ['"eur":[1,null,true]', "eur", "'eur': [1, None, True]"]],
-  ["leave", { topic: "lobby" }, ['"id":2', "", '"id":2']],
-  ["members", { topic: "lobby" }, ['"members":', "", ""]],
-  ["set", { topic: "players", ttl: "60000" }, ['"key":"anna"', "", '"key":"anna"']],
-  ["delete", { topic: "players" }, ['"key":"anna"', "deleted", '"key":"anna"']],
-  ["append", { key: "a b" }, ['"offset":', "", '"offset":']],
-  ["read", {}, ['"item":7', "item: 7", "'item': 7"]],
+  ["publish", { topic: "lobby", data: '{"eur": [1, null, true]}' }, ["", "delivered to", "", '"id":']],
+  ["history", { topic: "lobby", last: "3" }, ['"eur":[1,null,true]', "eur", "'eur': [1, None, True]", '"eur":[1,null,true]']],
+  ["leave", { topic: "lobby" }, ['"id":2', "", '"id":2', '"id":']],
+  ["members", { topic: "lobby" }, ['"members":', "", "", '"id":']],
+  ["set", { topic: "players", ttl: "60000" }, ['"key":"anna"', "", '"key":"anna"', '"id":']],
+  ["delete", { topic: "players" }, ['"key":"anna"', "deleted", '"key":"anna"', '"id":']],
+  ["append", { key: "a b" }, ['"offset":', "", '"offset":', '"id":']],
+  ["read", {}, ['"item":7', "item: 7", "'item': 7", '"item":7']],
 ];
 /** The calls whose programs run until they are stopped. */
 const LASTING = [
-  ["subscribe", ["news", "news", "news"]],
-  ["watch", ['"n":1', "n: 1", "'n': 1"]],
-  ["join", ["ack", "present until", "ack"]],
+  ["subscribe", ["news", "news", "news", '"op":"ack"']],
+  ["watch", ['"n":1', "n: 1", "'n': 1", '"op":"ack"']],
+  ["join", ["ack", "present until", "ack", '"op":"ack"']],
 ];
 /** Programs of Python that need the package `websockets`. */
 const ON_WEBSOCKETS = ["leave", "join"];
@@ -31,18 +42,19 @@ const ON_WEBSOCKETS = ["leave", "join"];
 /** Characters that end a literal, or begin something else, in one of the languages. */
 const HARD = '@it\'s "quoted"# "## $HOME `id` $(id) \\n \\u0041 %s {x} ${1} <b>\nline 2 é😀 */ //';
 
-export async function consolePage(part) {
+async function consolePage(part) {
   // Where programs run: it has the package of the client.
   const folder = part.folder();
   mkdirSync(join(folder, "node_modules/@sinews"), { recursive: true });
   symlinkSync(join(ROOT, "clients/js"), join(folder, "node_modules/@sinews/client"));
-  const server = await part.serve(["--history", "lobby=20", "--history", "literal=20", "--streams", part.folder(), "--api-key", KEY]);
+  const histories = ["lobby=20", "literal=20"].flatMap((history) => ["--history", history]);
+  const server = await part.serve([...histories, "--streams", part.folder(), "--api-key", KEY]);
   const page = await part.window();
   const calls = new Console(page, server, folder);
-  await part.check("the console executes each call", async () => {
-    await calls.open();
+  const check = (name, body) => part.check(name, async (test) => { await calls.open(); await body(test); });
+  await check("the console executes each call", async () => {
     await calls.execute("subscribe", { topic: "lobby" }, "subscribed");
-    await contains(page, "#chips", "lobby");
+    await page.contains("#chips", "lobby");
     await calls.execute("publish", { data: '{"eur": 1}' }, "published to 1 subscriber", '{"eur":1}');
     await calls.execute("history", { last: "5" }, '1: {"eur":1}');
     await calls.execute("join", {}, "anna is present");
@@ -62,34 +74,31 @@ export async function consolePage(part) {
       await expect(page.locator("#copy")).toHaveText("Copied", { timeout: 500 });
     });
   });
-  await part.check("arrow keys select a call, Enter executes it", async () => {
-    await calls.open();
+  await check("arrow keys select a call, Enter executes it", async () => {
     await page.press("#call-subscribe", "ArrowRight");
-    await shows(page, "#run", "Publish");
+    await page.shows("#run", "Publish");
     await page.press("#call-publish", "Tab");
     await expect(page.locator("#field-topic")).toBeFocused();
     await page.press("#field-topic", "Enter");
     await calls.logs("published to 0 subscribers");
   });
-  await part.check("markup in a topic stays text on the console", async () => {
+  await check("markup in a topic stays text on the console", async () => {
     const topic = "<img src=x onerror=window.ran=1>";
-    await calls.open();
     await calls.execute("subscribe", { topic }, "subscribed");
     const data = "<script>window.ran=1</script><b>bold</b>";
     await calls.execute("publish", { topic, data }, data);
-    await contains(page, "#chips", topic);
+    await page.contains("#chips", topic);
     await expect(page.locator("main img, main b b, #log script")).toHaveCount(0);
     expect(await page.evaluate(() => window.ran)).toBe(undefined);
   });
-  for (const [language, name] of [["curl", "curl commands work"], ["javascript", "JavaScript works"], ["python", "Python works"]]) {
-    await part.check(`the copied ${name}`, async (test) => {
-      if (!hasProgram(RUNNERS[language])) return test.skip(`no ${RUNNERS[language]}`);
-      await calls.open();
+  for (const [language, { name, needs }] of Object.entries(LANGUAGES)) {
+    await check(`the copied ${name}`, async (test) => {
+      if (!findProgram(needs)) return test.skip(`no ${needs}`);
+      if (language === "rust") await compileRust(calls);
       await programsWork(test, calls, language);
     });
   }
-  await part.check("the copied Rust sends the messages of the protocol", async () => {
-    await calls.open();
+  await check("the copied Rust sends the messages of the protocol", async () => {
     for (const [call] of [...ENDING, ...LASTING]) {
       const program = await calls.program(call, {}, "rust");
       const messages = rawStrings(program);
@@ -98,42 +107,37 @@ export async function consolePage(part) {
       for (const message of messages) expect(typeof JSON.parse(message).op, program).toBe("string");
     }
   });
-  await part.check("the copied Rust compiles, and works", async (test) => {
-    if (!hasProgram("cargo")) return test.skip("no cargo");
-    await calls.open();
-    await rustWorks(test, calls);
-  });
-  await part.check("quotes and markup in a message are literals of each program", async () => {
-    await calls.open();
+  await check("quotes and markup in a message are literals of each program", async () => {
     await calls.execute("subscribe", { topic: "literal" }, "subscribed");
-    for (const language of Object.keys(RUNNERS).filter((language) => hasProgram(RUNNERS[language]))) {
+    for (const [language, { needs, command }] of Object.entries(LANGUAGES)) {
+      if (!command || !findProgram(needs)) continue;
       const data = `${HARD} by ${language}`;
-      await calls.output(language, await calls.program("publish", { topic: "literal", data }, language));
+      await calls.output("publish", { topic: "literal", data }, language);
       await calls.logs(data);
     }
     const [message] = rawStrings(await calls.program("publish", { topic: "literal", data: HARD }, "rust"));
     expect(JSON.parse(message).data).toBe(HARD);
   });
-  await part.check("a stopped server is shown, and the console reconnects", async () => {
-    await calls.open();
+  await check("a stopped server is shown, and the console reconnects", async () => {
     await calls.execute("subscribe", { topic: "later" }, "subscribed");
     await server.kill();
-    await shows(page, "#state", /^(trying again|connecting)/);
+    await page.shows("#state", /^(trying again|connecting)/);
     await server.restart();
-    await shows(page, "#state", "connected");
+    await page.shows("#state", "connected");
     await calls.execute("publish", { topic: "later", data: "after the restart" }, "after the restart");
   });
 }
 
+export { consolePage as console };
+
 /** The page, and a folder for its programs. */
 class Console {
   constructor(page, server, folder) {
-    Object.assign(this, { page, server, folder });
-    this.packages = join(folder, "python-packages");
-    const env = { PATH: dirname(resolve(PROGRAM)) + delimiter + process.env.PATH, PYTHONPATH: this.packages, SINEWS_API_KEY: KEY };
-    this.options = { cwd: folder, env: { ...process.env, ...env } };
+    Object.assign(this, { page, server, folder, packages: join(folder, "python-packages") });
+    const PATH = dirname(resolve(PROGRAM)) + delimiter + process.env.PATH;
+    this.options = { cwd: folder, env: { ...process.env, PATH, PYTHONPATH: this.packages, SINEWS_API_KEY: KEY } };
   }
-  async open() { await visit(this.page, this.server.url("console"), "connected"); }
+  open() { return this.page.visit(this.server.url("console"), "connected"); }
   async select(call, fields) {
     await this.page.click(`label[for=call-${call}]`);
     for (const [field, value] of Object.entries(fields)) await this.page.fill(`#field-${field}`, value);
@@ -151,43 +155,39 @@ class Console {
     await this.page.click(`label[for=language-${language}]`);
     return this.page.locator("#code").textContent();
   }
-  /** A command that runs a program. */
-  command(language, program) {
-    if (language === "curl") return ["sh", ["-c", program]];
-    if (language === "python") return ["python3", ["-c", program]];
-    const file = join(this.folder, "program.mjs");
-    writeFileSync(file, program);
-    return ["node", ["--no-warnings", ...FLAGS, file]];
+  /** The command that runs the program of a call, and its parameters. */
+  async command(call, fields, language) {
+    if (language === "rust") return [join(RUST_TARGET, "debug", call), []];
+    const [command, ...parameters] = LANGUAGES[language].command;
+    return [command, [...parameters, await this.program(call, fields, language)]];
   }
-  /** Runs a program to its end; returns its output. */
-  async output(language, program) { return (await run(...this.command(language, program), this.options)).stdout; }
+  /** Runs the program of a call to its end; returns its output. */
+  async output(...program) { return (await run(...await this.command(...program), this.options)).stdout; }
+  runPython(...parameters) { return run("python3", parameters, { ...this.options, timeout: 120_000 }); }
   /** Whether the package `websockets` is there, or can be installed in the folder of the programs. */
   async hasWebsockets() {
-    const isThere = () => this.output("python", "import websockets.sync.client").then(() => true, () => false);
-    if (await isThere()) return true;
-    await run("python3", ["-m", "pip", "install", "--quiet", "--target", this.packages, "websockets"], { timeout: 120_000 })
-      .catch(() => { /* Its absence says so. */ });
-    return isThere();
+    const succeeds = (...parameters) => this.runPython(...parameters).then(() => true, () => false);
+    const isThere = () => succeeds("-c", "import websockets.sync.client");
+    return await isThere()
+      || await succeeds("-m", "pip", "install", "--quiet", "--target", this.packages, "websockets") && isThere();
   }
 }
 
 async function programsWork(test, calls, language) {
-  const at = Object.keys(RUNNERS).indexOf(language);
-  const needsMore = language === "python" && !(await calls.hasWebsockets());
-  if (needsMore) test.diagnostic("Python with the package websockets is compiled only: pip install websockets");
-  const compiles = (program) => run("python3", ["-c", "import sys; compile(sys.argv[1], 'program', 'exec')", program]);
-  for (const [call, fields, expected] of ENDING) {
-    const program = await calls.program(call, fields, language);
-    if (needsMore && ON_WEBSOCKETS.includes(call)) await compiles(program);
-    else expect(await calls.output(language, program), program).toContain(expected[at]);
+  const at = Object.keys(LANGUAGES).indexOf(language);
+  const compiledOnly = language === "python" && !await calls.hasWebsockets() ? ON_WEBSOCKETS : [];
+  for (const call of compiledOnly) {
+    test.diagnostic(`${call} is compiled only: pip install websockets`);
+    const compile = "import sys; compile(sys.argv[1], 'program', 'exec')";
+    await calls.runPython("-c", compile, await calls.program(call, {}, language));
   }
-  for (const [call, expected] of LASTING) {
-    const program = await calls.program(call, { topic: "lasting" }, language);
-    if (needsMore && ON_WEBSOCKETS.includes(call)) {
-      await compiles(program);
-      continue;
-    }
-    const listener = launch(test, ...calls.command(language, program), calls.options);
+  for (const [call, fields, expected] of ENDING.filter(([call]) => !compiledOnly.includes(call))) {
+    const output = await calls.output(call, fields, language);
+    expect(output, call).toContain(expected[at]);
+    expect(output, call).not.toContain('"op":"error"');
+  }
+  for (const [call, expected] of LASTING.filter(([call]) => !compiledOnly.includes(call))) {
+    const listener = launch(test, ...await calls.command(call, { topic: "lasting" }, language), calls.options);
     await eventually(async () => {
       // The program may subscribe after one of them.
       await calls.server.publish("topics/lasting", "news");
@@ -204,8 +204,8 @@ function rawStrings(program) {
     .filter(([, signs, text]) => !text.includes(`"${signs}`)).map(([,, text]) => text);
 }
 
-/** A project with the programs of all calls, and the library of this checkout as the first lines of the programs add it. */
-async function rustWorks(test, calls) {
+/** Compiles the programs of all calls, with the library of this checkout as the first lines of the programs add it. */
+async function compileRust(calls) {
   const project = join(calls.folder, "rust");
   mkdirSync(join(project, "src/bin"), { recursive: true });
   writeFileSync(join(project, "Cargo.toml"), `[package]
@@ -219,20 +219,8 @@ tokio = { version = "1", features = ["macros", "rt"] }
 `);
   // The versions of the workspace, which the machine has.
   copyFileSync(join(ROOT, "Cargo.lock"), join(project, "Cargo.lock"));
-  const all = [...ENDING, ...LASTING.map(([call]) => [call, { topic: "lasting" }])];
-  for (const [call, fields] of all) writeFileSync(join(project, `src/bin/${call}.rs`), await calls.program(call, fields, "rust"));
-  // The dependencies are compiled once for all runs.
-  const target = join(ROOT, "target/console-programs");
-  await run("cargo", ["build", "--quiet", "--offline", "--bins", "--target-dir", target], { cwd: project });
-  for (const [call, , [printed]] of ENDING) {
-    const { stdout } = await run(join(target, "debug", call));
-    // The answers of the protocol at `/ws`.
-    expect(stdout, call).toContain(["history", "read"].includes(call) ? printed : '"id":');
-    expect(stdout, call).not.toContain('"op":"error"');
+  for (const [call, fields] of [...ENDING, ...LASTING.map(([call]) => [call, { topic: "lasting" }])]) {
+    writeFileSync(join(project, `src/bin/${call}.rs`), await calls.program(call, fields, "rust"));
   }
-  for (const [call] of LASTING) {
-    const listener = launch(test, join(target, "debug", call), []);
-    await eventually(() => listener.text).toContain('"op":"ack"');
-    listener.stop();
-  }
+  await run("cargo", ["build", "--quiet", "--offline", "--bins", "--target-dir", RUST_TARGET], { cwd: project });
 }

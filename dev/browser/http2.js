@@ -1,8 +1,8 @@
 // The chat over TLS with HTTP/2: Chromium sends the WebSocket on the connection of the page (RFC 8441).
 import { join } from "node:path";
 
+import { expect } from "./page.js";
 import { Person } from "./person.js";
-import { expect } from "./world.js";
 
 export async function http2(part) {
   const folder = process.env.SINEWS_CERTIFICATE;
@@ -12,16 +12,16 @@ export async function http2(part) {
   const anna = await Person.enter(part, server.url("chat"), "Anna");
   const ben = await Person.enter(part, server.url("chat"), "Ben");
   /** A value of the server's metrics. */
-  const metric = (name) => anna.page.evaluate(async (name) => {
-    const lines = (await (await fetch("/metrics")).text()).split("\n");
-    return Number(lines.find((line) => line.startsWith(`${name} `))?.split(" ")[1]);
-  }, name);
+  const metric = async (name) => {
+    const text = await anna.page.evaluate(async () => (await fetch("/metrics")).text());
+    return Number(new RegExp(`^sinews_http2_${name} (.*)$`, "m").exec(text)?.[1]);
+  };
   await part.check("over TLS, the page is loaded by HTTP/2", async () => {
     expect(await anna.page.evaluate(() => performance.getEntriesByType("navigation")[0].nextHopProtocol)).toBe("h2");
   });
   await part.check("each window has its WebSocket on the connection of its page", async () => {
-    expect(await metric("sinews_http2_websockets_total")).toBe(2);
-    expect(await metric("sinews_http2_connections_total")).toBeGreaterThanOrEqual(2);
+    expect(await metric("websockets_total")).toBe(2);
+    expect(await metric("connections_total")).toBeGreaterThanOrEqual(2);
   });
   await part.check("messages pass between WebSockets over HTTP/2", async () => {
     await anna.tells(ben, "Do you read me?");
@@ -29,9 +29,8 @@ export async function http2(part) {
     await anna.hasDelivered();
   });
   await part.check("a reload opens a WebSocket over HTTP/2 again", async () => {
-    await ben.page.reload();
-    await ben.isConnected();
+    await ben.reload();
     await anna.tells(ben, "Welcome back");
-    expect(await metric("sinews_http2_websockets_total")).toBe(3);
+    expect(await metric("websockets_total")).toBe(3);
   });
 }

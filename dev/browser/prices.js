@@ -4,7 +4,8 @@ import { Readable } from "node:stream";
 import { fileURLToPath } from "node:url";
 import { setTimeout as pause } from "node:timers/promises";
 
-import { eventually, expect, hasProgram, launch, shows } from "./world.js";
+import { eventually, expect } from "./page.js";
+import { findProgram, launch } from "./world.js";
 
 /** Number of prices of the page. */
 const PRICES = 1_000;
@@ -14,13 +15,12 @@ const LOADED = 120_000;
 const [POLL, WATCHED] = [500, 30_000];
 /**
  * Age in milliseconds from which a replaced price is outdated: the server passes 16 KiB to the system, and a message of
- * 8 KiB, and the link takes some more. That is 3 to 5 s; the rest is for a busy machine. The time for which the machine has
- * stalled is added.
+ * 8 KiB, and the link takes some more. That is 3 to 5 s; the rest is for a busy machine, beside the time of its stalls.
  */
 const AGE_MAX = 15_000;
 /** Age of the oldest price of a page that has caught up. A page that gets each change never reaches it. */
 const CAUGHT_UP = 8_000;
-/** A step that takes more milliseconds has stalled: a look at the page, or the time between two of the 60 changes a second. */
+/** Milliseconds from which a step has stalled: a look at the page, or the time between two of the 60 changes a second. */
 const STALL = 1_000;
 /** For how long a stall makes prices older: its own time, and that until the link has passed what was queued meanwhile. */
 const STALL_AFTER = 30_000;
@@ -28,16 +28,17 @@ const STALL_AFTER = 30_000;
 export async function prices(part) {
   const example = await serveExample(part.test);
   if (!example) return;
-  if (!hasProgram("python3")) return part.test.skip("no python3 (apt-get install python3)");
+  if (!findProgram("python3")) return part.test.skip("no python3 (apt-get install python3)");
   const market = await follow(part.test, example);
-  const link = launch(part.test, "python3", ["-u", fileURLToPath(new URL("link.py", import.meta.url)), new URL(example).port]);
+  const script = fileURLToPath(new URL("link.py", import.meta.url));
+  const link = launch(part.test, "python3", ["-u", script, new URL(example).port]);
   await eventually(() => link.text).toMatch(/listening on \d+\n/);
   const page = await part.open(`http://127.0.0.1:${/\d+/.exec(link.text)[0]}/prices`);
   await part.check("a page with 1,000 keys on a phone's link shows no outdated price", async () => {
     const [opened, looks] = [Date.now(), stalls()];
     // The prices of the snapshot are as old as its transfer; then the page catches up.
     for (let begin; !begin || Date.now() - begin < WATCHED; await pause(POLL)) {
-      const shown = await page.locator("#prices span").evaluateAll((cells) => cells.map((cell) => [cell.title, cell.textContent]));
+      const shown = await page.locator("#prices span").evaluateAll((all) => all.map((cell) => [cell.title, cell.textContent]));
       const { age, what } = await market.oldest(shown);
       looks.step(Date.now());
       const stalled = looks.recent() + market.stalls.recent();
@@ -51,7 +52,7 @@ export async function prices(part) {
   });
   await part.check("it is not disconnected for being slow", async () => {
     expect(link.text.match(/upgrade/g), "WebSockets that the page has opened").toHaveLength(1);
-    await shows(page, "#status", "open");
+    await page.shows("#status", "open");
   });
 }
 
@@ -76,8 +77,7 @@ async function follow(test, page) {
   const lines = createInterface({ input: Readable.fromWeb(body).on("error", atEnd) }).on("error", atEnd);
   lines.on("line", (line) => {
     for (const { key, data } of JSON.parse(line).set ?? []) {
-      if (!keys.has(key)) keys.set(key, []);
-      keys.get(key).push({ at: data.at, price: data.price.toFixed(2) });
+      keys.set(key, [...keys.get(key) ?? [], { at: data.at, price: data.price.toFixed(2) }]);
       market.changes += 1;
       market.stalls.step(data.at);
     }

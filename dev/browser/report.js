@@ -2,79 +2,74 @@
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 
-import { PROGRAM, device, expect, fitsWidth, run, seen } from "./world.js";
+import { DESKTOP, PHONE, expect } from "./page.js";
+import { PROGRAM, run } from "./world.js";
 
 export async function report(part) {
   const server = await part.serve();
   const file = join(part.folder(), "report.html");
   // Three seconds of echoes are enough for points of each chart on a busy machine. A URL may contain any characters.
-  const load = ["--connections", "4", "--duration", "3s", "--warm-up", "0s", "--rate", "500", "--pid", String(server.pid)];
-  const bench = ["bench", ...load, "--json", "--quiet", "--report", file, server.socket("echo?_<b>&_\"'")];
-  const { stdout } = await run(PROGRAM, bench);
+  const load = ["--connections", "4", "--duration", "3s", "--warm-up", "0s", "--rate", "500"];
+  const output = ["--pid", String(server.pid), "--json", "--quiet", "--report", file];
+  const { stdout } = await run(PROGRAM, ["bench", ...load, ...output, server.socket("echo?_<b>&_\"'")]);
   const printed = JSON.parse(stdout);
   const page = await part.open(pathToFileURL(file).href);
   await part.check("the page of a measurement makes no request", async () => {
     expect(await page.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name))).toEqual([]);
     await expect(page.locator("script, link, iframe")).toHaveCount(0);
-    expect(await seen(page, "h1").innerText()).toMatch(/\/echo\?_<b>&_"'$/);
+    expect(await page.seen("h1").innerText()).toMatch(/\/echo\?_<b>&_"'$/);
   });
   await part.check("each chart is present, with its curve inside of it", async () => {
     const charts = await figures(page);
-    expect(charts.map(({ caption }) => caption)).toEqual(["Latency by percentile", "Rate over time", "The server's memory over time"]);
+    const captions = ["Latency by percentile", "Rate over time", "The server's memory over time"];
+    expect(charts.map(({ caption }) => caption)).toEqual(captions);
     for (const { width, height, curve, points, labels, outside, caption } of charts) {
-      expect([width >= 600, width < 800, height >= 200, height < 400], `${caption}: ${width} × ${height}`).not.toContain(false);
-      expect([curve > 0.5, points >= 3, labels >= 6], `${caption}: ${curve}, ${points}, ${labels}`).not.toContain(false);
+      const found = `${caption}: ${width} × ${height}, ${curve}, ${points}, ${labels}`;
+      expect([width >= 600, width < 800, height >= 200, height < 400], found).not.toContain(false);
+      expect([curve > 0.5, points >= 3, labels >= 6], found).not.toContain(false);
       expect(outside, caption).toEqual([]);
     }
   });
   await part.check("its table has the numbers of its JSON", async () => {
     const json = JSON.parse(await page.locator("pre").textContent());
     expect(json).toEqual(printed);
-    const table = Object.fromEntries(await page.locator("tr").evaluateAll((all) =>
-      all.map((row) => [row.querySelector("th").textContent, row.querySelector("td").textContent])));
-    const latency = json.latency_us;
-    const rows = {
+    const table = Object.fromEntries((await page.rows("table")).map((row) => row.split("|")));
+    const meant = {
       "echoes, verified": json.messages, "connections open": json.connections_open,
       "sent": json.bytes_sent, "received": json.bytes_received,
       "connected within": json.connect_us.p50 * 1e3, "server's memory": json.server.memory_bytes,
-      "latency p50": latency.p50 * 1e3, "latency p75": latency.p75 * 1e3, "latency p90": latency.p90 * 1e3,
-      "latency p95": latency.p95 * 1e3, "latency p99": latency.p99 * 1e3, "latency p99.9": latency.p99_9 * 1e3,
-      "latency p99.99": latency.p99_99 * 1e3, "latency max": latency.max * 1e3,
     };
-    for (const [row, meant] of Object.entries(rows)) {
+    for (const key of ["p50", "p75", "p90", "p95", "p99", "p99_9", "p99_99", "max"]) {
+      meant[`latency ${key.replace("_", ".")}`] = json.latency_us[key] * 1e3;
+    }
+    for (const [row, value] of Object.entries(meant)) {
       // Three digits are shown.
-      expect(Math.abs(number(table[row]) - meant), `${row}: ${table[row]} for ${meant}`).toBeLessThanOrEqual(Math.abs(meant) * 0.006);
+      const difference = Math.abs(number(table[row]) - value);
+      expect(difference, `${row}: ${table[row]} for ${value}`).toBeLessThanOrEqual(Math.abs(value) * 0.006);
     }
   });
   await part.check("it fits a desk and a phone, and can be read on both", async () => {
-    for (const [width, mobile] of [[1920, false], [1180, false], [390, true], [320, true]]) {
-      await device(page, { width, height: 844, mobile });
-      await fitsWidth(page);
+    for (const size of [{ ...DESKTOP, width: 1920 }, DESKTOP, PHONE, { ...PHONE, width: 320 }]) {
+      await page.device(size);
+      await page.fitsWidth();
       for (const { caption, letters } of await figures(page)) {
-        expect(letters, `pixels of letters at ${width}: ${caption}`).toBeGreaterThanOrEqual(9);
+        expect(letters, `pixels of letters at ${size.width}: ${caption}`).toBeGreaterThanOrEqual(9);
       }
     }
-    await device(page, { width: 1180, height: 760 });
   });
-  await part.check("in dark mode it is dark, and its curves are visible", async () => {
-    for (const colorScheme of ["dark", "light"]) {
-      await page.emulateMedia({ colorScheme });
-      const [paper, ...ink] = await page.evaluate(() => {
-        /** From 0 to 255. */
-        const brightness = (selector, property) => {
-          const [red, green, blue] = getComputedStyle(document.querySelector(selector))[property].match(/\d+/g).map(Number);
-          return 0.3 * red + 0.6 * green + 0.1 * blue;
-        };
-        return [
-          brightness("body", "backgroundColor"), brightness("td", "color"), brightness("svg text", "fill"),
-          brightness('svg polyline[stroke="var(--line)"]', "stroke"),
-        ];
-      });
-      expect(paper > 128, `${colorScheme}: ${paper}`).toBe(colorScheme === "light");
-      expect(ink).toHaveLength(3);
-      for (const one of ink) expect(Math.abs(one - paper), `${colorScheme}: ${ink} on ${paper}`).toBeGreaterThan(90);
-    }
-  });
+  await part.check("in dark mode it is dark, and its curves are visible", () => page.onEach([DESKTOP], async (scheme) => {
+    const [paper, ...ink] = await page.evaluate(() => [
+      ["body", "backgroundColor"], ["td", "color"], ["svg text", "fill"], ['svg polyline[stroke="var(--line)"]', "stroke"],
+    ].map(([selector, property]) => {
+      const color = getComputedStyle(document.querySelector(selector))[property];
+      const [red, green, blue] = color.match(/\d+/g).map(Number);
+      // From 0 to 255.
+      return 0.3 * red + 0.6 * green + 0.1 * blue;
+    }));
+    expect(paper > 128, `${scheme}: ${paper}`).toBe(scheme === "light");
+    expect(ink).toHaveLength(3);
+    for (const one of ink) expect(Math.abs(one - paper), `${scheme}: ${ink} on ${paper}`).toBeGreaterThan(90);
+  }));
   await part.check("the console holds no error", () => expect(page.errors).toEqual([]));
 }
 
@@ -84,9 +79,10 @@ const figures = (page) => page.locator("figure").evaluateAll((all) => all.map((f
   const box = chart.getBoundingClientRect();
   const isInside = ({ left, right, top, bottom }) =>
     left >= box.left - 1 && right <= box.right + 1 && top >= box.top - 1 && bottom <= box.bottom + 1;
-  const curve = [...chart.querySelectorAll("polyline")].find((line) => line.getAttribute("stroke") === "var(--line)");
+  const curve = chart.querySelector('polyline[stroke="var(--line)"]');
   const texts = [...chart.querySelectorAll("text")];
   const size = (text) => parseFloat(getComputedStyle(text).fontSize) * box.width / chart.viewBox.baseVal.width;
+  const outside = [...chart.querySelectorAll("*")].filter((part) => !isInside(part.getBoundingClientRect()));
   return {
     caption: figure.querySelector("figcaption").textContent,
     width: box.width,
@@ -95,7 +91,7 @@ const figures = (page) => page.locator("figure").evaluateAll((all) => all.map((f
     points: curve?.points.length ?? 0,
     labels: texts.length,
     letters: Math.min(...texts.map(size)),
-    outside: [...chart.querySelectorAll("*")].filter((part) => !isInside(part.getBoundingClientRect())).map((part) => part.outerHTML),
+    outside: outside.map((part) => part.outerHTML),
   };
 }));
 

@@ -2,9 +2,7 @@
 import { rmSync } from "node:fs";
 import { join } from "node:path";
 
-import {
-  PHONE, contains, device, eventually, expect, fitsWidth, noted, notes, openDashboard, retry, shows,
-} from "./world.js";
+import { PHONE, eventually, expect } from "./page.js";
 
 /** Starts a server whose topics `kept.>` are durable. */
 export const serveDurable = (part, options = []) =>
@@ -12,21 +10,28 @@ export const serveDurable = (part, options = []) =>
 
 export async function streams(part) {
   const server = await serveDurable(part);
-  const page = await part.open(server.url("healthz"));
+  const page = await part.openBare(server);
+  /** Waits for the first message, and for one after each of three crashes. */
+  const survivesCrashes = async (path, word, messages) => {
+    for (const [crashes, text] of messages.entries()) {
+      if (crashes > 0) {
+        await server.kill();
+        await server.restart();
+        // It may arrive before the page is connected.
+        await server.publish(path, text.slice(2));
+      }
+      await eventually(() => page.notes(word)).toEqual(messages.slice(0, crashes + 1).map((text) => word + text));
+    }
+    expect(await page.notes("gap")).toEqual([]);
+  };
   await part.check("a topic in a stream is resumed after a crash, without loss or repetition", async () => {
-    const seq = await page.evaluate(async () => {
-      const { connect } = await import("/sinews.js");
+    expect(await page.evaluate(async () => {
       window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
-      window.heard = [];
-      await client.subscribe("kept.room", ({ seq, data }) => { heard.push(`${seq} ${data}`); }, { ongap: () => note("gap") }).ready;
+      const received = ({ seq, data }) => note(`topic ${seq} ${data}`);
+      await client.subscribe("kept.room", received, { ongap: () => note("gap") }).ready;
       return (await client.publish("kept.room", "one")).seq;
-    });
-    expect(seq).toBe(1);
-    const heard = () => eventually(() => page.evaluate(() => window.heard));
-    await heard().toEqual(["1 one"]);
-    await crashThreeTimes(server, "topics/kept.room", "round", (count) => heard().toHaveLength(count));
-    await heard().toEqual(["1 one", "2 round 0", "3 round 1", "4 round 2"]);
-    expect(await notes(page)).not.toContain("gap");
+    })).toBe(1);
+    await survivesCrashes("topics/kept.room", "topic ", ["1 one", "2 round 0", "3 round 1", "4 round 2"]);
   });
   await part.check("the client appends, and reads from any place on", async () => {
     const results = await page.evaluate(async () => {
@@ -47,20 +52,13 @@ export async function streams(part) {
     expect(results).toEqual({ first: 0, read, next: 3, end: 3, refused: 404, onerror: 422 });
   });
   await part.check("a consumption goes on after a crash, without loss or repetition", async () => {
-    await page.evaluate(async () => {
-      window.records = [];
-      await stream.consume(({ offset, data }) => { records.push(`${offset} ${data}`); }, {
-        from: { offset: 2 }, ongap: () => note("gap of a stream"),
-      }).ready;
-    });
-    const records = () => eventually(() => page.evaluate(() => window.records));
-    await records().toEqual(["2 two"]);
-    await crashThreeTimes(server, "streams/parcels", "crash", (count) => records().toHaveLength(count));
-    await records().toEqual(["2 two", "3 crash 0", "4 crash 1", "5 crash 2"]);
-    expect(await notes(page)).not.toContain("gap of a stream");
+    await page.evaluate(() => stream.consume(({ offset, data }) => note(`record ${offset} ${data}`), {
+      from: { offset: 2 }, ongap: () => note("gap of a stream"),
+    }).ready);
+    await survivesCrashes("streams/parcels", "record ", ["2 two", "3 crash 0", "4 crash 1", "5 crash 2"]);
   });
   await part.check("a member of a group resumes at the committed offset", async () => {
-    await page.evaluate(async () => {
+    await page.script(async () => {
       const jobs = client.stream("jobs");
       for (const n of [0, 1, 2, 3]) await jobs.append(n);
       const first = jobs.consume(async ({ data }) => {
@@ -72,46 +70,33 @@ export async function streams(part) {
         await jobs.consume(({ data }) => note(`second member: ${data}`), { group: "workers" }).ready;
         note("shared");
       }, { group: "workers", onassigned: (partitions) => note(`assigned ${partitions}`) });
-    });
-    await noted(page, "assigned 0", "committed with 1", "shared");
+    }, "assigned 0", "committed with 1", "shared");
     await server.publish("streams/jobs", "later");
-    for (const data of [2, 3, "later"]) await noted(page, `second member: ${data}`);
+    await page.noted(...[2, 3, "later"].map((data) => `second member: ${data}`));
     // Committed records are not delivered again.
-    expect(await notes(page)).not.toContain("second member: 1");
-    const stored = await page.evaluate(async () => (await client.stream("jobs").info()).groups[0].partitions[0].offset);
-    expect(stored).toBe(2);
+    expect(await page.notes()).not.toContain("second member: 1");
+    const stored = async () => (await client.stream("jobs").info()).groups[0].partitions[0].offset;
+    expect(await page.evaluate(stored)).toBe(2);
   });
   await part.check("the dashboard says that there are no streams yet", async () => {
-    await openDashboard(page, await part.serve(["--streams", part.folder()]));
-    await contains(page, "#streams-section", "Nothing has been published to a stream yet.");
+    await page.openDashboard(await part.serve(["--streams", part.folder()]));
+    await page.contains("#streams-section", "Nothing has been published to a stream yet.");
     await expect(page.getByText("On disk")).toBeHidden();
   });
   await part.check("the dashboard shows a stream, its size and the lag of its groups", async () => {
-    await openDashboard(page, server);
-    await page.evaluate(() => new Promise((done) => {
-      const socket = new WebSocket("/streams/orders");
-      const send = (request) => socket.send(JSON.stringify(request));
-      socket.onmessage = ({ data }) => {
-        const { op, id } = JSON.parse(data);
-        if (op === "welcome") send({ op: "append", id: 1, data: 1 });
-        else if (id === 1) send({ op: "commit", id: 2, group: "billing", offset: 1 });
-        else done();
-      };
-    }));
-    const cells = () => page.locator("#streams tr").evaluateAll((rows) => rows
-      .map((row) => [...row.cells].map((cell) => cell.innerText.replaceAll("\n", " ")))
-      .find(([name]) => name.startsWith("orders")) ?? []);
-    await server.publish("streams/orders", "x");
-    // With its records, its file and its group.
-    await eventually(async () => (await cells()).join("|")).toMatch(/\|2 offsets 0 to 1\|/);
-    await eventually(async () => (await cells()).join("|")).toMatch(/ 1 file\|.*billing: 1 behind$/);
-    // The input and the time of a sync are measured.
-    await retry(async () => {
-      await server.publish("streams/orders", "x");
-      const shown = await cells();
-      expect(shown[1]).toMatch(/^(?!0\/s).*\/s/);
-      expect(shown[5]).toContain(" ms");
+    await page.openDashboard(server);
+    await page.evaluate(async () => {
+      await request("/streams/orders", { op: "append", data: 1 }, { op: "commit", group: "billing", offset: 1 });
     });
+    await server.publish("streams/orders", "x");
+    const orders = async () => (await page.rows("#streams")).find((row) => row.startsWith("orders"));
+    // With its records, its file and its group.
+    await eventually(orders).toMatch(/ 1 file\|2 offsets 0 to 1\|.*billing: 1 behind$/);
+    // The input and the time of a sync are measured.
+    await eventually(async () => {
+      await server.publish("streams/orders", "x");
+      return orders();
+    }).toMatch(/^orders\|(?!0\/s)[^|]*\/s.* ms[^|]*\|[^|]*$/);
   });
   await part.check("a stream that rejects appends shows the reason", async () => {
     const folder = part.folder();
@@ -121,25 +106,13 @@ export async function streams(part) {
     rmSync(join(folder, "streams"), { recursive: true });
     const append = () => failing.publish("streams/orders", "x".repeat(40_000)).then(() => "accepted", () => "rejected");
     await eventually(append).toBe("rejected");
-    await openDashboard(page, failing);
-    await shows(page, "#streams .fault", /^appends fail: [^]*orders/);
-    await openDashboard(page, server);
+    await page.openDashboard(failing);
+    await page.shows("#streams .fault", /^appends fail: [^]*orders/);
+    await page.openDashboard(server);
   });
   await part.check("a phone shows streams without sideways scrolling", async () => {
-    await device(page, PHONE);
-    await contains(page, "#streams", "kept.room");
-    await fitsWidth(page);
+    await page.device(PHONE);
+    await page.contains("#streams", "kept.room");
+    await page.fitsWidth();
   });
 }
-
-/** Crashes the server three times, and publishes after each. `received` waits until the page has this many messages. */
-async function crashThreeTimes(server, path, word, received) {
-  for (let round = 0; round < 3; round++) {
-    await server.kill();
-    await server.restart();
-    // It may arrive before the page is connected.
-    await server.publish(path, `${word} ${round}`);
-    await received(round + 2);
-  }
-}
-

@@ -16,15 +16,17 @@ def run(options):
     program = servers.binary(options)
     folder = common.TARGET / "xtask/browser"
     command.env = {"SINEWS": str(program), "SINEWS_CERTIFICATE": str(servers.make_certificate(folder))}
-    only = options.only.split(",") if options.only else []
+    only = "pictures" if options.pictures else options.only
     backends = servers.backends(options, program)
     if options.pictures:
         command.env["SINEWS_PICTURES"] = str(options.pictures.absolute())
-        only, backends = ["pictures"], backends[:1]
-    elif not only or WITH_PRICES & set(only):
+        backends = backends[:1]
+    elif not only or WITH_PRICES & set(only.split(",")):
         command.env["SINEWS_PRICES"] = str(servers.build("keys", kind="--example") / "keys")
+    if only:
+        command.env["SINEWS_PARTS"] = only
     for backend in backends:
-        command.run_checks(f"browser on {backend}", f"browser/{backend}", *only, SINEWS_BACKEND=backend)
+        command.run_checks(f"browser on {backend}", f"browser/{backend}", SINEWS_BACKEND=backend)
 
 
 def main():

@@ -15,7 +15,7 @@ INSTALL_LIMIT = 10 * 60
 # Seconds of one program's checks, which need up to a minute; each check has a shorter limit of its own.
 CHECKS_LIMIT = 15 * 60
 INTEROP, CACHE = ROOT / "dev/interop", ROOT / ".cache"
-# Names of the browser, as `dev/browser/world.js` looks for them.
+# Names of the browser, as `dev/browser/parts.js` looks for them.
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # Copies the dependencies of a Maven project.
 MAVEN_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -111,7 +111,7 @@ def browser():
     need(CHROMIUM, "apt-get install chromium")
     program, folder = need_node(), ROOT / "dev/browser"
     npm_install(folder, CACHE / "browser", folder / "package-lock.json")
-    return Command([program, folder / "run.js"])
+    return Command([program, "../../examples/testing/run.js", "parts.js"], folder)
 
 
 def npm_install(folder, stamp, lock):
