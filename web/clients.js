@@ -99,8 +99,8 @@ function draw(missing) {
     };
     action("Disconnect", `Disconnect ${id}`, () => act(`Disconnect the connection ${id}? Its client may connect again.`, "Disconnect", "/disconnect", { connection: id }));
     if (user) {
-      action("Disconnect user", `Disconnect ${user}`, () => act(`Disconnect all connections of ${user}? The clients may connect again.`, "Disconnect", "/disconnect", { user }));
-      action("Revoke tokens", `Revoke the tokens of ${user}`, () => act(`Revoke all tokens of ${user} that were issued until now, and disconnect their connections?`, "Revoke", "/revoke", { user }));
+      action("Disconnect user", `Disconnect user ${user}`, () => act(`Disconnect all connections of ${user}? The clients may connect again.`, "Disconnect", "/disconnect", { user }));
+      action("Revoke tokens", `Revoke tokens of ${user}`, () => act(`Revoke all tokens of ${user} that were issued until now, and disconnect their connections?`, "Revoke", "/revoke", { user }));
     }
     return row;
   }));
