@@ -1,9 +1,8 @@
-// The pictures of the documents: a staged conversation, and the dashboard of an operator. Each on a desktop and on a
-// phone, light and dark.
+// The pictures of the documents, on a desktop and on a phone, light and dark.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
-import { DESKTOP, PHONE, eventually, expect, retry } from "./page.js";
+import { DESKTOP, PHONE, eventually, retry } from "./page.js";
 import { Person } from "./person.js";
 import { Server, cluster } from "./world.js";
 
@@ -19,20 +18,15 @@ const TALK = [
   ["Mara", "Ines is coming too, she only has to find her boots."],
 ];
 const USERS = ["mara", "jonas", "ines", "tove", "lars", "aino", "piet"];
-const KEY = "an-api-key-of-the-pictures-of-the-pages";
-
-/** Pictures have twice the resolution. */
-const DEVICES = { "": { ...DESKTOP, height: 740, scale: 2 }, "phone-": { ...PHONE, scale: 2 } };
-/** For charts, nodes and topics in one picture. */
-const TALL = { ...DESKTOP, height: 1500, scale: 2 };
 
 export async function pictures(part) {
   const directory = process.env.SINEWS_PICTURES;
   if (!directory) return part.test.skip("no folder for them (cargo xtask browser --pictures DIRECTORY)");
   mkdirSync(directory, { recursive: true });
-  const write = async (page, name, devices = DEVICES) => {
-    for (const [prefix, size] of Object.entries(devices)) {
-      await page.onEach([size], async (colorScheme) => {
+  const write = async (page, name, height) => {
+    for (const [prefix, size] of [["", { ...DESKTOP, height }], ["phone-", PHONE]]) {
+      // Pictures have twice the resolution.
+      await page.onEach([{ ...size, scale: 2 }], async (colorScheme) => {
         // A picture by Playwright has the size of the window, and not that of the device.
         const { data } = await page.devtools.send("Page.captureScreenshot");
         const suffix = colorScheme === "dark" ? "-dark" : "";
@@ -40,31 +34,16 @@ export async function pictures(part) {
       });
     }
   };
-  await part.check("pictures of the start page and of the console", () => showPages(part, write));
   await part.check("pictures of the dashboard", (test) => showDashboard(part, test, write));
   await part.check("pictures of the chat", () => showChat(part, write));
-}
-
-async function showPages(part, write) {
-  const server = await part.serve(["--streams", part.folder(), "--streams-durable-topics", "prices.>"]);
-  const page = await part.open(server.url());
-  await write(page, "start");
-  await page.visit(server.url("console"), "connected");
-  await page.enter("#field-topic", "prices.gold");
-  await page.contains("#chips", "prices.gold");
-  for (const price of ['{"eur": 3712.4}', '{"eur": 3713.1}']) await server.publish("topics/prices.gold", price);
-  await page.click("label[for=call-publish]");
-  await page.click("label[for=language-javascript]");
-  await write(page, "console");
 }
 
 /** The dashboard of an operator: of two nodes, if the machine has the broker of a cluster. */
 async function showDashboard(part, test, write) {
   const { options: secret, make } = part.tokens();
   const options = [...secret, "--auth-public-publish", ">", "--origin", "any"];
-  const first = [...options, "--streams", part.folder(), "--api-key", KEY];
-  const started = await cluster(test, [first, options], ["harbour-1", "harbour-2"]);
-  const nodes = started?.nodes ?? [await Server.start(test, first)];
+  const started = await cluster(test, [options, options], ["harbour-1", "harbour-2"]);
+  const nodes = started?.nodes ?? [await Server.start(test, options)];
   const rights = ["--subscribe", ">", "--publish", ">"];
   const clients = await part.openBare(nodes[0]);
   for (const [at, user] of USERS.entries()) {
@@ -82,41 +61,17 @@ async function showDashboard(part, test, write) {
       window.client = null;
     }, { url, options, topics, user, y: at }));
   }
-  const viewer = make(...rights);
-  await clients.evaluate(startWorkers, nodes[0].socket(`streams/orders?token=${viewer}`));
   const page = await part.window();
-  await page.openDashboard(nodes[0], `#token=${viewer}`);
-  // Publishes until a curve is visible; each round has a different size.
-  let round = 0;
+  await page.openDashboard(nodes[0], `#token=${make(...rights)}`);
+  // Publishes until a curve is visible.
   await eventually(async () => {
-    round += 1;
-    for (let times = 0; times < 20 + 10 * (round % 4); times++) {
+    for (let times = 0; times < 20; times++) {
       for (const topic of ["prices.gold", "weather", "prices.gold"]) await nodes[0].publish(`topics/${topic}`, "1");
     }
     return (await page.locator("[data-testid=messages] .line").first().getAttribute("d"))?.split("L").length;
   }).toBeGreaterThan(10);
   // The picture of the book has the whole page down to the topics.
-  await write(page, "dashboard", { ...DEVICES, "": TALL });
-  await page.enter("#key", KEY);
-  await page.contains("#connections", "mara");
-  for (const section of ["topics-title", "streams-section", "clients-title"]) {
-    await page.locator(`#${section}`).evaluate((element) => element.scrollIntoView());
-    await write(page, `dashboard-${section}`);
-  }
-}
-
-/** In a page: a stream with constant writes, and two of its groups. One keeps up, one does not. */
-async function startWorkers(url) {
-  for (const group of ["billing", "warehouse"]) {
-    const socket = await request(url, { op: "consume", group }, { op: "commit", group, offset: 0 });
-    socket.onmessage = ({ data }) => {
-      const { op, next } = JSON.parse(data);
-      if (op === "records" && group === "billing") socket.send(JSON.stringify({ op: "commit", group, offset: next }));
-    };
-  }
-  const shop = await request(url);
-  const order = { item: "rope, 12 mm", metres: 30, to: "Pier 3" };
-  setInterval(() => shop.send(JSON.stringify({ op: "append", data: order })), 20);
+  await write(page, "dashboard", 1500);
 }
 
 async function showChat(part, write) {
@@ -146,9 +101,5 @@ async function showChat(part, write) {
   await server.publish("topics/sinews.chat.kitchen", "the kettle boils");
   await mara.hasDelivered();
   await ines.isSeenTyping("Ines", mara);
-  await write(mara.page, "chat");
-  await server.kill();
-  await mara.say("Typed while the server is away");
-  await expect(mara.page.locator("#banner")).toBeVisible();
-  await write(mara.page, "chat-offline");
+  await write(mara.page, "chat", 740);
 }

@@ -56,20 +56,27 @@ export async function serveTutorial(test, path, { ports = {}, options = [], list
   return serve(test, ["--config", config, "--api-key", API_KEY, ...options], { listen });
 }
 
+/** Starts a program that runs until the end of the test, or until `stop`. `text` is what it has printed. */
+export function launch(test, command, parameters, { signal = "SIGKILL", ...options } = {}) {
+  const child = spawn(command, parameters, { ...options, stdio: ["ignore", "pipe", "pipe"] });
+  const program = { child, text: "", stop: () => stop(child, signal) };
+  const read = (chunk) => { program.text += chunk; };
+  child.stdout.setEncoding("utf8").on("data", read);
+  child.stderr.setEncoding("utf8").on("data", read);
+  child.on("error", read);
+  test.after(program.stop);
+  return program;
+}
+
 /** Starts a program, and waits until it prints `ready`. `signal` stops it after the test. */
-export async function start(test, command, parameters, { env = {}, ready = "listening", signal = "SIGKILL" } = {}) {
-  const child = spawn(command, parameters, { env: { ...process.env, ...env }, stdio: ["ignore", "pipe", "pipe"] });
-  let output = "";
-  test.after(() => stop(child, signal));
+export async function start(test, command, parameters, { env = {}, ready = "listening", signal } = {}) {
+  const program = launch(test, command, parameters, { env: { ...process.env, ...env }, signal });
   await new Promise((resolve, reject) => {
-    const read = (chunk) => {
-      output += chunk;
-      if (output.includes(ready)) resolve();
-    };
-    child.stdout.setEncoding("utf8").on("data", read);
-    child.stderr.setEncoding("utf8").on("data", read);
-    child.on("error", reject);
-    child.on("exit", (code) => reject(new Error(`${command} ${parameters[0]} exited with ${code}: ${output}`)));
+    const look = () => program.text.includes(ready) && resolve();
+    program.child.stdout.on("data", look);
+    program.child.stderr.on("data", look);
+    program.child.on("error", reject);
+    program.child.on("exit", (code) => reject(new Error(`${command} ${parameters[0]} exited with ${code}: ${program.text}`)));
   });
 }
 
