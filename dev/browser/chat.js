@@ -1,5 +1,6 @@
 // The chat page in the windows of two people, Anna and Ben, and its rooms with the keyboard.
 import { chromium } from "../../examples/testing/chromium.js";
+import { examine } from "./axe.js";
 import { PHONE, all, eventually, expect } from "./page.js";
 import { LOG, Person } from "./person.js";
 
@@ -21,9 +22,9 @@ export async function chat(part) {
   });
   await part.check("Enter sends, Shift+Enter breaks the line", async () => {
     await ben.type("Loud");
-    await ben.press("Shift+Enter");
+    await ben.page.press("#message", "Shift+Enter");
     await ben.type("and clear");
-    await ben.press("Enter");
+    await ben.page.press("#message", "Enter");
     await anna.hears("Loud\nand clear");
   });
   await part.check("the echo confirms delivery", async () => {
@@ -65,15 +66,10 @@ export async function chat(part) {
   });
   await part.check("malformed frames change nothing", async () => {
     const [people, entries] = [await anna.people(), await anna.entryCount()];
-    const id = "eeeeeeeeeeee";
+    const valid = { t: "typing", id: "eeeeeeeeeeee", name: "x" };
     for (const frame of [
-      {},
-      { t: "typing", id: [id], name: "x" },
-      { t: "shout", id, name: "x" },
-      { t: "typing", id, name: "" },
-      { t: "typing", id, name: {} },
-      { t: "msg", id, name: "x", m: 7, text: "x" },
-      { t: "msg", id, name: "x", m: id, text: ["x"] },
+      {}, { ...valid, id: [valid.id] }, { ...valid, t: "shout" }, { ...valid, name: "" }, { ...valid, name: {} },
+      { ...valid, t: "msg", m: 7, text: "x" }, { ...valid, t: "msg", m: valid.id, text: ["x"] },
     ]) await server.publish(LOBBY, JSON.stringify({ sinews: 1, ...frame }));
     // Published last: once it is shown, all earlier messages have been processed.
     await server.publish(LOBBY, '{"not": "ours"}');
@@ -84,16 +80,19 @@ export async function chat(part) {
   await part.check("a message that comes twice is shown once", async () => {
     // Simulates a lost connection between a message and its echo.
     const message = { sinews: 1, t: "msg", id: "c0ffeec0ffee", name: "Ghost", m: "abcdef012345", text: "Twice" };
-    for (let times = 0; times < 2; times++) await server.publish(LOBBY, JSON.stringify(message));
-    await server.publish(LOBBY, "after the message");
+    const frame = JSON.stringify(message);
+    for (const text of [frame, frame, "after the message"]) await server.publish(LOBBY, text);
     await anna.sees("after the message");
     await anna.hasHeardOnce("Twice");
   });
+  await anna.tells(ben, `A word without a break: ${"long".repeat(60)}`);
+  const typing = () => ben.isSeenTyping("Ben", anna);
+  await part.examine("in the chat with members, messages and typing", anna.page, typing);
   await part.check("the other window shows a typing person", async () => {
-    await ben.isSeenTyping("Ben", anna);
+    await typing();
     const typed = await ben.page.inputValue("#message");
     await ben.type(" then");
-    await ben.press("Enter");
+    await ben.page.press("#message", "Enter");
     await all(anna.hears(`${typed} then`), anna.page.isBlank("#typing"));
   });
   await part.check("a new name is shown in the other window", async () => {
@@ -118,8 +117,7 @@ export async function chat(part) {
   });
   await part.check("a hidden tab counts unread messages in its title", async (test) => {
     // Playwright shows all tabs as visible. So this window is one of another browser.
-    const open = await chromium(test);
-    const tab = await open(server.url("chat#den"));
+    const tab = await (await chromium(test))(server.url("chat#den"));
     await tab.until("document.querySelector('#state').textContent === 'connected'");
     await anna.join("den");
     const { targetInfo: { browserContextId } } = await tab.call("Target.getTargetInfo");
@@ -155,6 +153,7 @@ export async function chat(part) {
     await both((person) => all(person.isDisconnected(), person.page.shows("#countdown", /^Trying again in /)));
     await ben.say("Said while away");
     await ben.waitsFor("waiting for the connection");
+    await examine(ben.page);
   });
   await part.check('"Try now" tries at once', async () => {
     // Counts the attempts, and makes them fail until the next check has Anna offline.
@@ -164,8 +163,8 @@ export async function chat(part) {
         constructor(url) { super(astray ? String(url).replace("/ws", "/nowhere") : url); attempts += 1; }
       };
     });
-    // The client connects in the next task, which precedes this one's. No other timer of the page expires until then, so
-    // the single attempt is the click's. While an attempt fails, there is no button to click.
+    // The client connects in the next task, which precedes this one's. No other timer of the page expires before: the
+    // single attempt is the click's. While an attempt fails, there is no button to click.
     let tried;
     await eventually(async () => tried = await anna.page.evaluate(async () => {
       const button = document.querySelector("#retry:not([hidden])");
@@ -178,37 +177,36 @@ export async function chat(part) {
     expect(tried).toBe(1);
     await anna.page.shows("#cause", "The server cannot be reached.");
   });
-  await part.check("both windows reconnect, queued messages are delivered once", async () => {
-    // The page of Ben waits for Anna until she is back: its clock stands still.
-    await stopClock(ben);
+  /** Restarts the server. The message of Ben waits until Anna is back, since the server has no history. */
+  const comeBack = async (text, annaComesBack) => {
     await server.restart();
     await tryUntilConnected(ben);
-    // Anna is still offline, and the server has no history: a message sent now would be lost for her.
     await ben.waitsFor("waiting for other people");
-    await anna.page.evaluate(() => { window.astray = false; });
-    await tryUntilConnected(anna);
+    await annaComesBack();
     // Other people, who have just left, do not come back: the page does not wait longer for them.
     await startClock(ben);
-    await all(anna.hears("Said while away"), ben.hasDelivered());
+    await all(anna.hears(text), ben.hasDelivered());
+  };
+  await part.check("both windows reconnect, queued messages are delivered once", async () => {
+    await stopClock(ben);
+    await comeBack("Said while away", async () => {
+      await anna.page.evaluate(() => { window.astray = false; });
+      await tryUntilConnected(anna);
+    });
     await ben.tells(anna, "And now?");
     await anna.hasHeardOnce("Said while away");
     await all(bothAreThere(), expect(anna.page.locator("#banner")).toBeHidden());
   });
   await part.check("a message waits for a person whom a stopping server disconnected first", async () => {
-    // The page of Anna may open more slowly than the page of Ben waits, and the server may stop long after Anna has left.
+    // The page of Anna may open more slowly than the page of Ben waits. The server may stop long after Anna has left.
     await stopClock(ben);
     await anna.page.goto("about:blank");
     await ben.isWith("Ben");
     await server.stop();
     await ben.isDisconnected();
     await ben.say("Said to those who come back");
-    await server.restart();
-    await tryUntilConnected(ben);
-    await ben.waitsFor("waiting for other people");
-    await anna.page.goto(server.url("chat#lobby"));
-    await anna.isConnected();
-    await startClock(ben);
-    await all(anna.hears("Said to those who come back"), ben.hasDelivered(), bothAreThere());
+    await comeBack("Said to those who come back", () => anna.page.visit(server.url("chat#lobby"), "connected"));
+    await bothAreThere();
   });
   await part.check("a crashed server is survived too", async () => {
     await server.kill();
@@ -225,7 +223,6 @@ export async function chat(part) {
     await bothAreThere();
   });
   await part.check("a message over the limit cannot be sent", async () => {
-    // Pasted, like a long text.
     await anna.page.fill("#message", "x".repeat(2001));
     await all(anna.page.shows("#hint", "1 characters too long"), expect(anna.page.locator("#send")).toBeDisabled());
     await anna.page.fill("#message", "x".repeat(2000));
@@ -293,18 +290,12 @@ export async function chat(part) {
   });
 }
 
-/** Stops the clock of a page. Its timers run. */
-const stopClock = ({ page }) => page.evaluate(() => {
-  window.dateNow ??= Date.now;
-  const at = Date.now();
-  Date.now = () => at;
-});
-const startClock = ({ page }) => page.evaluate(() => { Date.now = dateNow; });
+/** Stops the clock of a page, which waits for people for a while by this clock. Its timers run. */
+const stopClock = ({ page }) => page.evaluate((at) => { window.clock ??= Date.now; Date.now = () => at; }, Date.now());
+const startClock = ({ page }) => page.evaluate(() => { Date.now = clock; });
 
-/**
- * Lets a page try until it is connected. An attempt that began before fails first, and a later one would miss the time that
- * messages wait for other people. The script clicks even where the button is hidden.
- */
+// Lets a page try until it is connected, even where the button is hidden. An attempt that began before fails first. A
+// later one would miss the time that messages wait for other people.
 const tryUntilConnected = ({ page }) => eventually(() => page.evaluate(() => {
   document.querySelector("#retry").click();
   return document.querySelector("#state").textContent;
@@ -327,6 +318,7 @@ export async function rooms(part) {
     await page.goto(server.url("chat#sinews.chat.lobby"));
     await anna.isIn("lobby");
   });
+  await part.examine("in the chat, with a message in it", page);
   await part.check("a room with a dot in its name is the topic of this name, without a history", async () => {
     await anna.join("prices.gold");
     await server.publish("topics/prices.gold", "3712");
@@ -335,35 +327,34 @@ export async function rooms(part) {
     await page.contains("#empty-text", "--history 'prices.gold=100'");
     await anna.leave("prices.gold");
   });
-  /** Presses a key, and waits until the focus is at an element with this id, label or text, and the room is shown. */
+  const [attic, leaveAttic] = ["[data-room=attic] a", "[data-room=attic] button"];
+  const [lobby, leaveLobby] = ["[data-room=lobby] a", "[data-room=lobby] button"];
+  /** Presses a key, and waits until an element has the focus, and the room is shown. */
   const press = async (key, focus, room) => {
     await page.keyboard.press(key);
-    await eventually(() => page.evaluate(() => {
-      const { id, textContent, ariaLabel } = document.activeElement;
-      return id || ariaLabel || textContent;
-    })).toBe(focus);
+    await expect(page.locator(focus)).toBeFocused();
     if (room) await anna.isIn(room);
   };
   await part.check("rooms are entered and left by the keyboard", async () => {
     await page.focus("#room-input");
     await page.keyboard.type("attic");
-    await press("Enter", "room-input", "attic");
+    await press("Enter", "#room-input", "attic");
     // The order of the document, from its end.
-    for (const focus of ["Leave attic", "attic", "Leave lobby", "lobby"]) await press("Shift+Tab", focus);
-    await press("Enter", "lobby", "lobby");
-    await press("Tab", "Leave lobby");
-    await press("Enter", "room-input", "attic");
+    for (const focus of [leaveAttic, attic, leaveLobby, lobby]) await press("Shift+Tab", focus);
+    await press("Enter", lobby, "lobby");
+    await press("Tab", leaveLobby);
+    await press("Enter", "#room-input", "attic");
     await expect(page.locator("[data-testid=room]")).toHaveCount(1);
     await page.keyboard.type("lobby");
-    await press("Enter", "room-input", "lobby");
+    await press("Enter", "#room-input", "lobby");
   });
   await part.check("the menu of a phone is opened, used and closed by the keyboard", async () => {
     await page.device(PHONE);
     const menuIs = (open) => expect(page.locator("#menu")).toHaveAttribute("aria-expanded", open);
     await page.focus("#menu");
-    await press("Enter", "attic");
+    await press("Enter", attic);
     await menuIs("true");
-    await press("Escape", "menu");
+    await press("Escape", "#menu");
     await menuIs("false");
     await page.keyboard.press("Enter");
     await menuIs("true");
@@ -372,8 +363,13 @@ export async function rooms(part) {
       await page.keyboard.press("Tab");
       expect(await page.locator("main :focus").count()).toBe(0);
     }
-    await page.focus("[data-room=attic] a");
-    await press("Enter", "menu", "attic");
+    await page.focus(attic);
+    await press("Enter", "#menu", "attic");
     await menuIs("false");
   });
+  const open = page.locator("body.drawer");
+  await part.examine("in the open menu of a phone", page, async () => {
+    if (await open.count() === 0) await page.click("#menu");
+    await expect(open).toHaveCount(1);
+  }, [PHONE]);
 }

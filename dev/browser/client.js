@@ -1,19 +1,16 @@
 // `/sinews.js` in an otherwise empty page, then the pages that use it.
-import { PHONE, all, eventually, expect } from "./page.js";
+import { all, eventually, expect } from "./page.js";
 
 export async function client(part) {
   const server = await part.serve(["--history", "kept.*=10"]);
   const page = await part.openBare(server);
-  await part.check("the client connects, subscribes and receives its own publications", async () => {
-    expect(await page.evaluate(async () => {
-      window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
-      client.onstatus = ({ status }) => note(`status ${status}`);
-      const ongap = ({ reason }) => note(`gap ${reason}`);
-      client.subscribe("room", ({ data }) => note(`heard ${JSON.stringify(data)}`), { ongap });
-      return (await client.publish("room", { a: [1, null] })).reached;
-    })).toBe(1);
-    await page.noted("status open", 'heard {"a":[1,null]}');
-  });
+  await part.check("the client connects, subscribes and receives its own publications", () => page.script(async () => {
+    window.client = connect(undefined, { minDelay: 50, maxDelay: 200 });
+    client.onstatus = ({ status }) => note(`status ${status}`);
+    const ongap = ({ reason }) => note(`gap ${reason}`);
+    client.subscribe("room", ({ data }) => note(`heard ${JSON.stringify(data)}`), { ongap });
+    note(`reached ${(await client.publish("room", { a: [1, null] })).reached}`);
+  }, "status open", "reached 1", 'heard {"a":[1,null]}'));
   await part.check("text and binary messages of other clients arrive, by name and by pattern", async () => {
     await server.publish("topics/room", 'from "curl"');
     await page.noted('heard "from \\"curl\\""');
@@ -52,39 +49,35 @@ export async function client(part) {
       window.member = connect();
       await member.join("cellar", { id: "anna" });
     }, "members anna", "in the cellar 2");
-    expect(await page.evaluate(async () => {
-      const [listed, present] = [await blocked.members("cellar"), await blocked.presence("cellar")];
+    await page.script(async () => {
+      const [[{ id }], present] = [await blocked.members("cellar"), await blocked.presence("cellar")];
+      note([blocked.transport, blocked.connections.length, id, present].join());
       await member.publish("cellar", "a message");
-      return [blocked.transport, blocked.connections.length, listed[0].id, present];
-    })).toEqual(["http", 1, "anna", 2]);
-    await page.noted("by http a message");
-    expect(await page.evaluate(async () => {
       await blocked.join("cellar", { id: "ben" });
-      const ids = (await member.members("cellar")).map(({ id }) => id);
+      note(`listed ${(await member.members("cellar")).map(({ id }) => id)}`);
       await blocked.leave("cellar");
-      return ids;
-    })).toEqual(["anna", "ben"]);
-    await page.noted("members anna,ben");
+    }, "http,1,anna,2", "by http a message", "listed anna,ben", "members anna,ben");
     await eventually(async () => (await page.notes("members ")).at(-1)).toBe("members anna");
     await page.script(async () => { notes.length = 0; await member.leave("cellar"); }, "members ");
     await page.evaluate(() => { blocked.close(); member.close(); });
   });
-  await part.check("a crashed server is waited for, and subscriptions are made again", async () => {
+  const crash = async () => {
     await page.clearNotes();
     await server.kill();
     await page.noted("status waiting");
+  };
+  await part.check("a crashed server is waited for, and subscriptions are made again", async () => {
+    await crash();
     await server.restart();
     await page.noted("status open", "gap unretained", "present 1");
     await server.publish("topics/room", "after the crash");
     await page.noted('heard "after the crash"');
   });
   await part.check("publications are queued while offline, lost messages are reported", async () => {
-    await page.clearNotes();
-    await server.kill();
-    await page.noted("status waiting");
-    await page.evaluate(() => { client.publish("room", "kept back").then(({ reached }) => note(`waited ${reached}`)); });
+    await crash();
+    await page.evaluate(() => { client.publish("room", "kept back").then(({ reached }) => note(`late ${reached}`)); });
     await server.restart();
-    await page.noted('heard "kept back"', "waited 1");
+    await page.noted('heard "kept back"', "late 1");
     // A message that is sent and never answered: the connection breaks in between.
     expect(await page.evaluate(async () => {
       intercept("", (socket) => socket.close());
@@ -111,8 +104,8 @@ export async function client(part) {
     for (const text of ["2", "3", "4"]) await server.publish("topics/kept.room", text);
     // The client abandons a hanging attempt after its own timeout; "online" does not wait for it.
     await page.script(() => { mend(); dispatchEvent(new Event("online")); }, "kept 4: 1,2,3,4");
-    const history = () => client.history("kept.room", 2).then((messages) => messages.map(({ data }) => String(data)));
-    expect(await page.evaluate(history)).toEqual(["3", "4"]);
+    const history = async () => note(`history ${(await client.history("kept.room", 2)).map(({ data }) => data)}`);
+    await page.script(history, "history 3,4");
     expect(await page.notes()).not.toContain("a gap");
   });
   await part.check("waits grow, and differ", async () => {
@@ -151,12 +144,10 @@ export async function client(part) {
       faulty.unsubscribe();
     }, "Uncaught Error: of the page", 'heard "behind the exception"');
   });
-  await part.check("close is for good", async () => {
-    expect(await page.evaluate(async () => {
-      client.close();
-      return [client.status, await client.publish("room", 1).catch(({ code }) => code)];
-    })).toEqual(["closed", "closed"]);
-  });
+  await part.check("close is for good", () => page.script(async () => {
+    client.close();
+    note(`${client.status}, ${await client.publish("room", 1).catch(({ code }) => code)}`);
+  }, "closed, closed"));
   await part.check("the start page links to the other pages", async () => {
     for (const name of ["chat", "console", "dashboard"]) {
       await page.goto(server.url());
@@ -164,6 +155,8 @@ export async function client(part) {
       await expect(page).toHaveURL((url) => url.pathname === `/${name}`);
     }
   });
+  await part.examine("on the start page", page, () => page.goto(server.url()));
+  await part.examine("on the console", page, () => page.visit(server.url("console"), "connected"));
   await part.check("the console receives its own publications, and shows rejections", async () => {
     await page.visit(server.url("console"), "connected");
     await page.enter("#field-topic", "prices");
@@ -183,13 +176,7 @@ export async function client(part) {
       return page.seen("#rates").innerText();
     }).toMatch(/^prices[^]*\/s/);
   });
-  await part.check("no page is wider than a phone", async () => {
-    await page.device(PHONE);
-    for (const name of ["", "console", "dashboard"]) {
-      await page.goto(server.url(name));
-      await page.fitsWidth();
-    }
-  });
+  await part.examine("on the dashboard", page);
   await part.check("the console holds no error", () => {
     // Attempts to reach an offline server are expected, and a page without an icon requests one.
     expect(page.errors.filter((error) => !/WebSocket connection to|favicon\.ico/.test(error))).toEqual([]);

@@ -1,5 +1,6 @@
 // The pages and the client of a server that requires tokens.
-import { eventually, expect } from "./page.js";
+import { examine } from "./axe.js";
+import { all, eventually, expect } from "./page.js";
 import { Person } from "./person.js";
 
 const EVERYTHING = ["--subscribe", ">", "--publish", ">"];
@@ -8,7 +9,15 @@ export async function guests(part) {
   const { options, make } = part.tokens();
   const server = await part.serve(options);
   const page = await part.window();
-  const renewing = await startRenewing(await part.openBare(server), make);
+  const renewing = await part.openBare(server);
+  // The first token expires during the other checks. A fifth of its time is more than a machine stalls.
+  await renewing.evaluate((tokens) => {
+    const client = connect("/ws", { token: () => tokens.shift() });
+    client.onstatus = ({ status }) => note(`status ${status}`);
+    intercept('"op":"token"', (socket, message) => { note("renewed"); socket.send(message); });
+    client.subscribe("room", ({ data }) => note(`heard ${data}`));
+    setTimeout(() => client.publish("room", "later").catch((error) => note(`failed: ${error}`)), 21_000);
+  }, [make("--subscribe", ">", "--expires", "20s"), make(...EVERYTHING)]);
   const problem = (text) => page.contains("#auth-problem", text);
   await part.check("without a token the page says that one may be asked for", async () => {
     await page.goto(server.url("chat"));
@@ -32,7 +41,9 @@ export async function guests(part) {
   });
   await part.check("a guest without a token may read, and the page says how to write", async () => {
     const open = await part.serve([...options, "--auth-public-subscribe", ">"]);
-    await onlyReads(await Person.enter(part, open.url("chat#room=den"), "Gus"), "To write, open this page with a token");
+    const guest = await Person.enter(part, open.url("chat#room=den"), "Gus");
+    await onlyReads(guest, "To write, open this page with a token: /chat#token=");
+    await examine(guest.page);
   });
   await part.check("the client ends with the reason when its token is rejected", async () => {
     await page.visitBare(server);
@@ -48,13 +59,7 @@ export async function guests(part) {
       open("malformed", "no token");
       // A function that returns another token is called again.
       let asked = 0;
-      const other = connect("/ws", { minDelay: 10, maxDelay: 20, token: () => forged + asked++ });
-      other.onstatus = () => {
-        if (asked <= 3) return;
-        other.onstatus = null;
-        other.close();
-        note("asked again");
-      };
+      open("other", () => { if (asked === 3) note("asked again"); return forged + asked++; });
     }, `${make(...EVERYTHING)}x`);
     await page.noted("constant 4401 true", "same 4401 true", "malformed 4401 false", "asked again");
   });
@@ -72,11 +77,10 @@ export async function guests(part) {
   await part.check("the console says that its token is rejected, and takes another", async () => {
     const token = make(...EVERYTHING);
     await page.goto(server.url(`console#token=${token}x`));
-    await problem("signature");
-    await page.contains("#state", "signature");
+    await all(problem("signature"), page.contains("#state", "signature"));
+    await examine(page);
     await giveToken(token);
-    await page.shows("#state", "connected");
-    await page.isBlank("#auth-problem");
+    await all(page.shows("#state", "connected"), page.isBlank("#auth-problem"));
     // Without a token it connects, and shows the operations that need a token.
     await page.visitBare(server);
     await page.visit(server.url("console"), "connected");
@@ -86,13 +90,13 @@ export async function guests(part) {
   await part.check("the dashboard says that a token is needed, and takes one", async () => {
     await page.goto(server.url("dashboard"));
     await problem("a token is needed to subscribe to sinews.dashboard");
+    await examine(page);
     await giveToken("no token");
     await problem("the token is not a JWT");
     await giveToken(make("--subscribe", "other"));
     await problem("this token may not subscribe to sinews.dashboard");
     await giveToken(make("--subscribe", "sinews.dashboard"));
-    await page.shows("#state", "live");
-    await expect(page.locator("#auth")).toBeHidden();
+    await all(page.shows("#state", "live"), expect(page.locator("#auth")).toBeHidden());
   });
   await part.check("the client renews its token without a reconnect", async () => {
     // Published after the first token has expired, with a right that only the second grants.
@@ -101,23 +105,6 @@ export async function guests(part) {
   });
 }
 
-/**
- * Starts a client whose first token expires soon, during the other checks. The client renews it when a fifth of that time
- * is left, which is more than a machine stalls.
- */
-async function startRenewing(page, make) {
-  await page.evaluate((tokens) => {
-    const client = connect("/ws", { token: () => tokens.shift() });
-    client.onstatus = ({ status }) => note(`status ${status}`);
-    intercept('"op":"token"', (socket, message) => { note("renewed"); socket.send(message); });
-    client.subscribe("room", ({ data }) => note(`heard ${data}`));
-    setTimeout(() => client.publish("room", "later").catch((error) => note(`failed: ${error}`)), 21_000);
-  }, [make("--subscribe", ">", "--expires", "20s"), make(...EVERYTHING)]);
-  return page;
-}
-
 /** Checks that the page says why its reader cannot write, before the reader tries. */
-async function onlyReads({ page }, reason) {
-  await page.contains("#hint", reason);
-  for (const control of ["#message", "#send"]) await expect(page.locator(control)).toBeDisabled();
-}
+const onlyReads = ({ page }, reason) => all(page.contains("#hint", reason),
+  ...["#message", "#send"].map((control) => expect(page.locator(control)).toBeDisabled()));

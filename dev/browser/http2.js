@@ -16,10 +16,8 @@ export async function http2(part) {
     const text = await anna.page.evaluate(async () => (await fetch("/metrics")).text());
     return Number(new RegExp(`^sinews_http2_${name} (.*)$`, "m").exec(text)?.[1]);
   };
-  await part.check("over TLS, the page is loaded by HTTP/2", async () => {
+  await part.check("over TLS, each window has its WebSocket on the HTTP/2 connection of its page", async () => {
     expect(await anna.page.evaluate(() => performance.getEntriesByType("navigation")[0].nextHopProtocol)).toBe("h2");
-  });
-  await part.check("each window has its WebSocket on the connection of its page", async () => {
     expect(await metric("websockets_total")).toBe(2);
     expect(await metric("connections_total")).toBeGreaterThanOrEqual(2);
   });

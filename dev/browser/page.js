@@ -2,7 +2,7 @@
 import { expect as assertions } from "playwright/test";
 
 /** Milliseconds until a wait fails. Successful checks never wait this long, also on a machine that stalls. */
-export const PATIENCE = 60_000;
+const PATIENCE = 60_000;
 
 export const DESKTOP = { width: 1180, height: 760 };
 export const PHONE = { width: 390, height: 844, mobile: true };
@@ -10,13 +10,15 @@ export const PHONE = { width: 390, height: 844, mobile: true };
 export const expect = assertions.configure({ timeout: PATIENCE });
 /** An assertion about what a function returns, which waits. */
 export const eventually = (probe) => expect.poll(probe, { timeout: PATIENCE, intervals: [25] });
-/** Repeats a function until it throws nothing. */
 export const retry = (attempt) => expect(attempt).toPass({ timeout: PATIENCE, intervals: [25] });
 /** Waits for all of these, in any order. */
 export const all = (...waits) => Promise.all(waits);
 
-/** Opens a page in a context. `errors` are those in its console. */
-export async function newPage(context) {
+/** Opens a window that shares no storage with another one. `errors` are those in its console. */
+export async function newPage(test, browser) {
+  const context = await browser.newContext({ viewport: DESKTOP, ignoreHTTPSErrors: true, locale: "en-GB" });
+  test.after(() => context.close());
+  context.setDefaultTimeout(PATIENCE);
   await context.addInitScript(addHelpers);
   const page = Object.assign(await context.newPage(), METHODS, { errors: [] });
   page.devtools = await context.newCDPSession(page);
@@ -30,14 +32,10 @@ export async function newPage(context) {
 const METHODS = {
   /** The elements that a selector finds, as far as a user sees them. */
   seen(selector) { return this.locator(selector).filter({ visible: true }); },
-  /** Waits until the user sees this text: all text of the element, or what a regular expression finds in it. */
+  /** Waits until the user sees all text of the element, or what a regular expression finds in it. */
   shows(selector, text) { return expect(this.seen(selector)).toHaveText(text, { useInnerText: true }); },
-  /** Waits until the user sees this text in the element. */
   contains(selector, text) { return expect(this.seen(selector)).toContainText(text, { useInnerText: true }); },
-  /** Waits until the user sees no text in the element. */
   isBlank(selector) { return expect(this.seen(selector).filter({ hasText: /\S/ })).toHaveCount(0); },
-  isHidden(selector) { return expect(this.locator(selector)).toBeHidden(); },
-  has(count, selector) { return expect(this.locator(selector)).toHaveCount(count); },
   /** What scripts have noted by `note(words)`, as far as it begins with a text. */
   notes(begin = "") { return this.evaluate((begin) => notes.filter((note) => note.startsWith(begin)), begin); },
   clearNotes() { return this.evaluate(() => { notes.length = 0; }); },
@@ -78,10 +76,15 @@ const METHODS = {
         await look(colorScheme, size);
       }
     }
+    await this.emulateMedia({ colorScheme: null, reducedMotion: null });
+    await this.device(DESKTOP);
   },
   /** Fails if the page is wider than its window. */
   async fitsWidth() {
-    const wider = await this.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    const wider = await this.evaluate(() => {
+      const { documentElement: root, body } = document;
+      return Math.max(root.scrollWidth, body.scrollWidth) - root.clientWidth;
+    });
     expect(wider, `${this.url()} is too wide by these pixels`).toBe(0);
   },
 };

@@ -1,12 +1,9 @@
 // The chat page in its user's terms: names instead of selectors.
 import { eventually, expect, retry } from "./page.js";
 
-/** The log of the shown room. */
 export const LOG = "[data-testid=log]:not([hidden])";
 
-/** One window with the chat page, and its user. */
 export class Person {
-  /** Opens the page in a new window, waits for the connection and enters the person's name. */
   static async enter(part, url, name) {
     const person = new Person(await part.open(url));
     await person.isConnected();
@@ -17,12 +14,8 @@ export class Person {
   rename(name) { return this.page.enter("#name-input", name); }
   isConnected() { return this.page.shows("#state", "connected"); }
   isDisconnected() { return expect(this.page.locator("#state")).not.toHaveText("connected"); }
-  /** Types at the end of the message. */
   type(text) { return this.page.locator("#message").pressSequentially(text); }
-  press(key) { return this.page.press("#message", key); }
-  /** Types a message and clicks the button. */
   async say(text) { await this.type(text); await this.page.click("#send"); }
-  /** Says something, which the other person hears. */
   async tells(other, text) { await this.say(text); await other.hears(text); }
   /** Types until the other page shows it: the sign lasts for a few seconds only. */
   isSeenTyping(name, other) {
@@ -44,13 +37,11 @@ export class Person {
   async people() { return (await this.page.locator("[data-testid=person] .name").allTextContents()).sort(); }
   /** Waits until exactly these people are shown as here. */
   isWith(...names) { return eventually(() => this.people()).toEqual(names); }
-  /** Waits until all own messages are delivered. */
   hasDelivered() { return expect(this.page.locator(".pending")).toHaveCount(0); }
   /** Waits until the last message waits for this. */
   waitsFor(mark) { return this.page.shows(`${LOG} .pending .mark`, mark); }
   async join(room) { await this.page.enter("#room-input", room); await this.isIn(room); await this.isConnected(); }
   async goTo(room) { await this.page.click(`[data-room='${room}'] a`); await this.isIn(room); }
-  /** Leaves the shown room for the lobby. */
   async leave(room) { await this.page.click(`[data-room='${room}'] button`); await this.isIn("lobby"); }
   async reload() { await this.page.reload(); await this.isConnected(); }
   isIn(room) { return this.page.shows("#title", room); }

@@ -1,67 +1,56 @@
 // The example page of 1,000 prices, of which 60 change in a second, through a link as slow as that of a phone.
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
-import { fileURLToPath } from "node:url";
 import { setTimeout as pause } from "node:timers/promises";
 
+import { launch } from "../../examples/testing/programs.js";
 import { eventually, expect } from "./page.js";
-import { findProgram, launch } from "./world.js";
+import { ROOT, findProgram } from "./world.js";
 
-/** Number of prices of the page. */
 const PRICES = 1_000;
 /** Milliseconds in which the page and all prices pass the link: they are some 100 KB. */
 const LOADED = 120_000;
 /** Milliseconds between the looks at the page, and for which it is watched. */
 const [POLL, WATCHED] = [500, 30_000];
-/**
- * Age in milliseconds from which a replaced price is outdated: the server passes 16 KiB to the system, and a message of
- * 8 KiB, and the link takes some more. That is 3 to 5 s; the rest is for a busy machine, beside the time of its stalls.
- */
+// Age in milliseconds from which a replaced price is outdated: the server passes 16 KiB to the system, and a message of
+// 8 KiB, and the link takes some more. That is 3 to 5 s; the rest is for a busy machine, beside the time of its stalls.
 const AGE_MAX = 15_000;
 /** Age of the oldest price of a page that has caught up. A page that gets each change never reaches it. */
 const CAUGHT_UP = 8_000;
-/** Milliseconds from which a step has stalled: a look at the page, or the time between two of the 60 changes a second. */
+/** Milliseconds from which a step has stalled: a look at the page, or the time between two changes of the market. */
 const STALL = 1_000;
-/** For how long a stall makes prices older: its own time, and that until the link has passed what was queued meanwhile. */
+/** For how long a stall makes prices older: its own time, and that until the link has passed the queued changes. */
 const STALL_AFTER = 30_000;
 
 export async function prices(part) {
-  const example = await serveExample(part.test);
-  if (!example) return;
+  if (!process.env.SINEWS_PRICES) return part.test.skip("no example of prices (cargo xtask browser builds it)");
   if (!findProgram("python3")) return part.test.skip("no python3 (apt-get install python3)");
-  const market = await follow(part.test, example);
-  const script = fileURLToPath(new URL("link.py", import.meta.url));
-  const link = launch(part.test, "python3", ["-u", script, new URL(example).port]);
+  const example = launch(part.test, process.env.SINEWS_PRICES, ["127.0.0.1:0"]);
+  await eventually(() => example.text).toMatch(/\/prices\n/);
+  const market = await follow(part.test, example.text.trim());
+  const link = launch(part.test, "python3", ["-u", join(ROOT, "dev/browser/link.py"), new URL(example.text).port]);
   await eventually(() => link.text).toMatch(/listening on \d+\n/);
   const page = await part.open(`http://127.0.0.1:${/\d+/.exec(link.text)[0]}/prices`);
-  await part.check("a page with 1,000 keys on a phone's link shows no outdated price", async () => {
-    const [opened, looks] = [Date.now(), stalls()];
+  await part.check("a page with 1,000 keys on a phone's link shows no outdated price and stays connected", async () => {
+    const [opened, looks, cells] = [Date.now(), stalls(), page.locator("#prices span")];
     // The prices of the snapshot are as old as its transfer; then the page catches up.
     for (let begin; !begin || Date.now() - begin < WATCHED; await pause(POLL)) {
-      const shown = await page.locator("#prices span").evaluateAll((all) => all.map((cell) => [cell.title, cell.textContent]));
+      const shown = await cells.evaluateAll((all) => all.map((cell) => [cell.title, cell.textContent]));
       const { age, what } = await market.oldest(shown);
       looks.step(Date.now());
       const stalled = looks.recent() + market.stalls.recent();
       if (!begin && shown.length === PRICES && age <= CAUGHT_UP + stalled) begin = Date.now();
       if (!begin && Date.now() - opened < LOADED) continue;
       expect(shown).toHaveLength(PRICES);
-      expect(age, `milliseconds since ${what} was replaced`).toBeLessThanOrEqual(stalled + (begin ? AGE_MAX : CAUGHT_UP));
+      expect(age, `milliseconds since ${what} changed`).toBeLessThanOrEqual(stalled + (begin ? AGE_MAX : CAUGHT_UP));
     }
     // The market has made the changes that the page would have queued.
     expect(market.changes).toBeGreaterThan((20 * (WATCHED - market.stalls.recent())) / 1000);
-  });
-  await part.check("it is not disconnected for being slow", async () => {
     expect(link.text.match(/upgrade/g), "WebSockets that the page has opened").toHaveLength(1);
     await page.shows("#status", "open");
   });
-}
-
-/** Starts the example; returns the URL of its page. Skips the test, and returns nothing, where it is not built. */
-export async function serveExample(test) {
-  if (!process.env.SINEWS_PRICES) return test.skip("no example of prices (cargo xtask browser builds it)");
-  const example = launch(test, process.env.SINEWS_PRICES, ["127.0.0.1:0"]);
-  await eventually(() => example.text).toMatch(/\/prices\n/);
-  return example.text.trim();
+  await part.examine("on the example page of keys", page);
 }
 
 /** Follows all changes of the prices, past the link. Returns when all prices are known. */
@@ -88,7 +77,6 @@ async function follow(test, page) {
     const index = history.findLastIndex((known) => known.price === price);
     return index < 0 ? undefined : Math.max(0, Date.now() - (history[index + 1]?.at ?? Infinity));
   };
-  /** The shown price that was replaced first. */
   async function oldest(shown) {
     let oldest = { age: 0, what: "no price" };
     for (const [key, price] of shown) {
@@ -106,12 +94,10 @@ function stalls() {
   const found = [];
   let last = Infinity;
   return {
-    /** Notes the time since the step before, if it was too long. */
     step(at) {
       if (at - last > STALL) found.push({ end: at, length: at - last - POLL });
       last = at;
     },
-    /** The sum of the recent stalls. */
-    recent: () => found.filter(({ end }) => Date.now() - end < STALL_AFTER).reduce((sum, { length }) => sum + length, 0),
+    recent: () => found.reduce((sum, { end, length }) => sum + (Date.now() - end < STALL_AFTER ? length : 0), 0),
   };
 }

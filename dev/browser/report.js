@@ -1,6 +1,5 @@
 // The page that `sinews bench --report` writes, opened from the file.
 import { join } from "node:path";
-import { pathToFileURL } from "node:url";
 
 import { DESKTOP, PHONE, expect } from "./page.js";
 import { PROGRAM, run } from "./world.js";
@@ -10,10 +9,9 @@ export async function report(part) {
   const file = join(part.folder(), "report.html");
   // Three seconds of echoes are enough for points of each chart on a busy machine. A URL may contain any characters.
   const load = ["--connections", "4", "--duration", "3s", "--warm-up", "0s", "--rate", "500"];
-  const output = ["--pid", String(server.pid), "--json", "--quiet", "--report", file];
+  const output = ["--pid", String(server.running.pid), "--json", "--quiet", "--report", file];
   const { stdout } = await run(PROGRAM, ["bench", ...load, ...output, server.socket("echo?_<b>&_\"'")]);
-  const printed = JSON.parse(stdout);
-  const page = await part.open(pathToFileURL(file).href);
+  const page = await part.open(`file://${file}`);
   await part.check("the page of a measurement makes no request", async () => {
     expect(await page.evaluate(() => performance.getEntriesByType("resource").map(({ name }) => name))).toEqual([]);
     await expect(page.locator("script, link, iframe")).toHaveCount(0);
@@ -32,7 +30,7 @@ export async function report(part) {
   });
   await part.check("its table has the numbers of its JSON", async () => {
     const json = JSON.parse(await page.locator("pre").textContent());
-    expect(json).toEqual(printed);
+    expect(json).toEqual(JSON.parse(stdout));
     const table = Object.fromEntries((await page.rows("table")).map((row) => row.split("|")));
     const meant = {
       "echoes, verified": json.messages, "connections open": json.connections_open,
@@ -57,18 +55,17 @@ export async function report(part) {
       }
     }
   });
-  await part.check("in dark mode it is dark, and its curves are visible", () => page.onEach([DESKTOP], async (scheme) => {
+  await part.check("in dark mode it is dark, and its curves are visible", () => page.onEach([DESKTOP], async (mode) => {
     const [paper, ...ink] = await page.evaluate(() => [
-      ["body", "backgroundColor"], ["td", "color"], ["svg text", "fill"], ['svg polyline[stroke="var(--line)"]', "stroke"],
+      ["body", "backgroundColor"], ["td", "color"], ["svg text", "fill"], ['polyline[stroke="var(--line)"]', "stroke"],
     ].map(([selector, property]) => {
       const color = getComputedStyle(document.querySelector(selector))[property];
       const [red, green, blue] = color.match(/\d+/g).map(Number);
-      // From 0 to 255.
       return 0.3 * red + 0.6 * green + 0.1 * blue;
     }));
-    expect(paper > 128, `${scheme}: ${paper}`).toBe(scheme === "light");
+    expect(paper > 128, `${mode}: ${paper}`).toBe(mode === "light");
     expect(ink).toHaveLength(3);
-    for (const one of ink) expect(Math.abs(one - paper), `${scheme}: ${ink} on ${paper}`).toBeGreaterThan(90);
+    for (const one of ink) expect(Math.abs(one - paper), `${mode}: ${ink} on ${paper}`).toBeGreaterThan(90);
   }));
   await part.check("the console holds no error", () => expect(page.errors).toEqual([]));
 }
@@ -85,11 +82,9 @@ const figures = (page) => page.locator("figure").evaluateAll((all) => all.map((f
   const outside = [...chart.querySelectorAll("*")].filter((part) => !isInside(part.getBoundingClientRect()));
   return {
     caption: figure.querySelector("figcaption").textContent,
-    width: box.width,
-    height: box.height,
+    width: box.width, height: box.height,
     curve: curve ? curve.getBoundingClientRect().width / box.width : 0,
-    points: curve?.points.length ?? 0,
-    labels: texts.length,
+    points: curve?.points.length ?? 0, labels: texts.length,
     letters: Math.min(...texts.map(size)),
     outside: outside.map((part) => part.outerHTML),
   };
@@ -98,7 +93,4 @@ const figures = (page) => page.locator("figure").evaluateAll((all) => all.map((f
 const UNITS = { KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, "µs": 1e3, ms: 1e6, s: 1e9 };
 
 /** A formatted number: of bytes, of nanoseconds, or without a unit. */
-function number(text) {
-  const [value, unit] = text.split(/[ (,]/);
-  return parseFloat(value) * (UNITS[unit] ?? 1);
-}
+const number = (text) => parseFloat(text) * (UNITS[text.split(/[ (,]/)[1]] ?? 1);

@@ -1,5 +1,5 @@
 // What all parts use: windows of the browser, servers, and a broker.
-import { execFile, spawn } from "node:child_process";
+import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, writeFileSync } from "node:fs";
 import net from "node:net";
@@ -8,12 +8,9 @@ import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
 import { folder, freePort, serve, tokens } from "../../examples/testing/programs.js";
-import { DESKTOP, PATIENCE, newPage, retry } from "./page.js";
+import { examine } from "./axe.js";
+import { newPage, retry } from "./page.js";
 
-/** Milliseconds until a check fails. */
-const CHECK_LIMIT = 10 * 60_000;
-
-/** The program under test. */
 export const PROGRAM = process.env.SINEWS ?? "sinews";
 export const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 
@@ -24,37 +21,23 @@ export const findProgram = (...names) => names
   .flatMap((name) => process.env.PATH.split(delimiter).map((folder) => join(folder, name)))
   .find((path) => existsSync(path));
 
-/** Starts a program that runs until `stop`, or until the end of the test. `text` is what it has printed. */
-export function launch(test, command, parameters, options = {}) {
-  const child = spawn(command, parameters, { ...options, stdio: ["ignore", "pipe", "inherit"] });
-  const program = { text: "", stop: () => child.kill("SIGKILL") };
-  child.on("error", (error) => { program.text += error; });
-  child.stdout.setEncoding("utf8").on("data", (chunk) => { program.text += chunk; });
-  test.after(program.stop);
-  return program;
-}
-
 /** One part of the checks, with what it uses. */
 export class Part {
   constructor(test, browser) { Object.assign(this, { test, browser }); }
-  check(name, body) { return this.test.test(name, { timeout: CHECK_LIMIT }, body); }
+  /** A check fails after ten minutes. */
+  check(name, body) { return this.test.test(name, { timeout: 600_000 }, body); }
+  /** Checks a state of a page with axe. */
+  examine(state, ...options) { return this.check(`axe finds no violation ${state}`, () => examine(...options)); }
   folder() { return folder(this.test); }
-  /** Writes a file in a new folder; returns its path. */
-  file(name, text) {
-    const path = join(this.folder(), name);
+  /** Writes a file, by default in a new folder; returns its path. */
+  file(name, text, folder = this.folder()) {
+    const path = join(folder, name);
     writeFileSync(path, text);
     return path;
   }
   tokens() { return tokens(this.test); }
   serve(options) { return Server.start(this.test, options); }
-  /** Opens a window that shares no storage with another one. */
-  async window() {
-    const context = await this.browser.newContext({ viewport: DESKTOP, ignoreHTTPSErrors: true, locale: "en-GB" });
-    this.test.after(() => context.close());
-    context.setDefaultTimeout(PATIENCE);
-    return newPage(context);
-  }
-  /** Opens a page in a new window. */
+  window() { return newPage(this.test, this.browser); }
   async open(url) { const page = await this.window(); await page.goto(url); return page; }
   async openBare(server) { const page = await this.window(); await page.visitBare(server); return page; }
 }
@@ -62,11 +45,10 @@ export class Part {
 /** A server of the program. Its port stays the same across restarts, so that open pages reconnect. */
 export class Server {
   static async start(test, options = []) {
-    const server = new Server(test, options, await freePort());
+    const server = Object.assign(new Server(), { test, options, port: await freePort() });
     await server.restart();
     return server;
   }
-  constructor(test, options, port) { Object.assign(this, { test, options, port }); }
   async restart() {
     // The kernel takes a while to close the descriptors in the ring of a killed process.
     await retry(async () => {
@@ -78,11 +60,8 @@ export class Server {
   }
   /** Stops the server like a service manager: it can close its connections. */
   stop() { return this.running.stop("SIGTERM"); }
-  /** Kills the server, like a crash. */
   kill() { return this.running.stop("SIGKILL"); }
-  get pid() { return this.running.pid; }
   url(path = "") { return `${this.running.http}/${path}`; }
-  /** The URL of a WebSocket. */
   socket(path) { return this.url(path).replace(/^http/, "ws"); }
   /** Publishes by HTTP, like `curl -d <text> <url>`. */
   async publish(path, text) {
@@ -92,9 +71,6 @@ export class Server {
   }
 }
 
-/** Exit status of the script on a machine without the broker. */
-const UNAVAILABLE = 77;
-
 /** Starts a NATS server and two nodes with further options. Skips the test, and returns nothing, without NATS. */
 export async function cluster(test, options = [[], []], names = ["eu-1", "eu-2"]) {
   const env = { ...process.env, BROKER_PORT: String(await freePort()) };
@@ -103,7 +79,8 @@ export async function cluster(test, options = [[], []], names = ["eu-1", "eu-2"]
   test.after(() => call("down"));
   env.BROKER_RUN = join(folder(test), "run");
   const { code, stderr } = await call("up").catch((error) => error);
-  if (code === UNAVAILABLE) return test.skip(stderr.trim());
+  // The exit status on a machine without the broker.
+  if (code === 77) return test.skip(stderr.trim());
   if (code) throw new Error(stderr);
   const broker = ["--cluster", `nats://127.0.0.1:${env.BROKER_PORT}`, "--cluster-node-name"];
   const nodes = await Promise.all(names.map((name, at) => Server.start(test, [...broker, name, ...options[at]])));

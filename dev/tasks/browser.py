@@ -7,9 +7,6 @@ import common
 import servers
 import tools
 
-# Parts with the page of 1,000 prices, an example of the hub.
-WITH_PRICES = {"axe", "prices"}
-
 
 def run(options):
     command = tools.browser()
@@ -21,7 +18,8 @@ def run(options):
     if options.pictures:
         command.env["SINEWS_PICTURES"] = str(options.pictures.absolute())
         backends = backends[:1]
-    elif not only or WITH_PRICES & set(only.split(",")):
+    elif not only or "prices" in only.split(","):
+        # The page of 1,000 prices, an example of the hub.
         command.env["SINEWS_PRICES"] = str(servers.build("keys", kind="--example") / "keys")
     if only:
         command.env["SINEWS_PARTS"] = only
