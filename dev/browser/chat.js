@@ -359,7 +359,7 @@ export async function rooms(part) {
     await page.keyboard.press("Enter");
     await menuIs("true");
     // The content behind the open menu takes no focus.
-    for (let times = 0; times < 7; times++) {
+    for (let times = 0; times < 12; times++) {
       await page.keyboard.press("Tab");
       expect(await page.locator("main :focus").count()).toBe(0);
     }
