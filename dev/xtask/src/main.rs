@@ -86,6 +86,9 @@ enum Task {
     Floors,
     /// The public API of the library, compared with its recorded list
     Api(api::Options),
+    /// The packages for Node.js and Python in `bindings`: compiled, installed and tested
+    #[command(disable_help_flag = true)]
+    Bindings(script::Options),
     /// All client behavior against the server, at once and for long, without leaks or wrong results
     #[command(disable_help_flag = true)]
     Soak(script::Options),
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Task::Features(_) => script::features(),
         Task::Floors => script::floors(),
         Task::Api(options) => api::run(&options),
+        Task::Bindings(_) => script::run("bindings", &[]),
         Task::Soak(_) => script::run("soak", &[]),
         Task::Compare(_) => script::run("compare", &[]),
         Task::Figures(_) => script::run("figures", &[]),

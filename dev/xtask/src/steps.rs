@@ -80,7 +80,7 @@ const fn step(name: &'static str, lane: Lane, run: Run, paths: &'static [&'stati
 
 /// Cheap steps first: they show faults early.
 #[rustfmt::skip]
-const STEPS: [Step; 29] = [
+const STEPS: [Step; 30] = [
     step("fmt", Lane::Text, Run::Own(gates::fmt), &[]),
     step("tidy", Lane::Text, Run::Task(&["tidy"]), &[]),
     step(binaries::COMPILE, Lane::Compile, Run::Own(binaries::compile), &[]),
@@ -123,6 +123,7 @@ const STEPS: [Step; 29] = [
         &["dev/soak", "dev/tasks/soak.py"]),
     step("reconnects", Lane::LongWaits, Run::Own(gates::reconnects), &["crates/hub/tests/loopback/pusher"]),
     step("browser", Lane::LongWaits, Run::OnBackend(&["browser"]), &["dev/browser", "dev/tasks/browser.py", "web"]),
+    step("bindings", Lane::Long, Run::Task(&["bindings"]), &["bindings", "dev/tasks/bindings.py"]),
     step("deploy", Lane::Long, Run::Task(&["deploy"]), &["deploy", "Dockerfile", "dev/tasks/deploy.py"]),
     step("brokers", Lane::Long, Run::Task(&["brokers"]),
         &["dev/brokers", "crates/brokers", "dev/tasks/brokers.py"]),

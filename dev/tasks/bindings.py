@@ -1,0 +1,81 @@
+"""The packages for Node.js and Python in `bindings`: compiles them, and runs their tests. An interpreter that is missing is skipped."""
+
+import argparse
+import re
+import shutil
+import sys
+
+import common
+import tools
+
+BINDINGS = common.ROOT / "bindings"
+# A workspace of its own has its own folder: other profiles and features would compile all again.
+FOLDER = common.TARGET / "bindings"
+ENVIRONMENT = {"CARGO_TARGET_DIR": str(FOLDER)}
+# Seconds of a compilation with all optimizations, on a busy machine.
+LIMIT = 30 * 60
+# Packages of the Python tests, beside the wheel. The second list is for peers and loops that some systems have no wheels of.
+PYTHON_TESTS = ["pytest>=8,<10"]
+PYTHON_PEERS = ["websockets>=14", "picows>=1.12", "uvloop>=0.19"]
+
+
+def run(command, name, **options):
+    return common.run(command, f"bindings/{name}", LIMIT, env=ENVIRONMENT | options.pop("env", {}), **options)
+
+
+def core():
+    cargo = [common.CARGO, "test", "--locked", "--package", "sinews-bindings", "--features", "server"]
+    common.add(common.tests_in(run(cargo, "core", cwd=BINDINGS)))
+    run([common.CARGO, "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], "clippy", cwd=BINDINGS)
+
+
+def node():
+    program, folder = tools.need_node(), BINDINGS / "node"
+    tools.npm_install(folder, tools.CACHE / "bindings/node", folder / "package-lock.json")
+    run([program, "build.mjs"], "node-build", cwd=folder)
+    tests = sorted(str(path.relative_to(folder)) for path in (folder / "test").glob("*.test.*"))
+    text = run([program, "--test", "--test-reporter=tap", *tests], "node-tests", cwd=folder)
+    common.add([int(re.search(rf"^# {kind} (\d+)$", text, re.MULTILINE)[1]) for kind in ("pass", "fail", "skipped")])
+
+
+def python():
+    """Two environments: one compiles the wheel, and the wheel alone is installed into the other."""
+    common.need("python3", "apt-get install python3 python3-venv")
+    folder, builder = FOLDER / "python", tools.CACHE / "bindings/maturin"
+    tools.once(builder, BINDINGS / "python/pyproject.toml", [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade",
+               "--target", builder / "packages", "maturin>=1.9,<2"])
+    shutil.rmtree(folder, ignore_errors=True)
+    maturin = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--out", folder / "wheels"]
+    run(maturin, "python-build", cwd=BINDINGS / "python", env={"PYTHONPATH": str(builder / "packages")})
+    wheel, = (folder / "wheels").glob("*.whl")
+    run([sys.executable, "-m", "venv", folder / "venv"], "python-venv")
+    interpreter = folder / "venv/bin/python"
+    install = [interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*install, wheel], "python-wheel")
+    # Alone in an empty environment.
+    run([interpreter, "-c", "import sinews, sinews.listener, sinews.websockets"], "python-import", cwd=folder)
+    run([*install, *PYTHON_TESTS], "python-pytest")
+    for peer in PYTHON_PEERS:
+        try:
+            run([*install, "--only-binary", ":all:", peer], "python-peer")
+        except common.Fault:
+            print(f"skipped: tests with {peer}: no wheel for this system")
+    tests = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", BINDINGS / "python/tests"]
+    text = run(tests, "python-tests", cwd=folder)
+    found = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|skipped)", text.splitlines()[-1])}
+    common.add([found.get(kind, 0) for kind in ("passed", "failed", "skipped")])
+
+
+PARTS = {"core": core, "node": node, "python": python}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="cargo xtask bindings", description=__doc__)
+    parser.add_argument("--only", help=f"parts to check, of {', '.join(PARTS)} [default: all]")
+    options = parser.parse_args()
+    for name in options.only.split(",") if options.only else PARTS:
+        common.check(name, PARTS[name])
+    common.finish()
+
+
+main()
