@@ -286,3 +286,74 @@ impl Connection {
         *assembly = Vec::new();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use core::time::Duration;
+
+    use super::*;
+    use crate::{Config, Negotiated, Role};
+
+    /// A client's connection, whose input is not masked.
+    fn client() -> Connection {
+        let config =
+            Config::default().with_ping_interval(None).with_idle_timeout(Some(Duration::from_secs(10)));
+        Connection::new(Negotiated::websocket(Role::Client), Arc::new(config), Time::ZERO)
+    }
+
+    /// The last event of an input that is received to its end.
+    fn receive(connection: &mut Connection, bytes: &[u8]) -> Result<Event, PeerMisbehaved> {
+        let (mut input, mut assembly) = (bytes.to_vec(), Vec::new());
+        let (mut shared, mut at) = (PerThread::new(|| [0; 4]), 0);
+        loop {
+            let received = connection.receive(&mut input[at..], &mut assembly, &mut shared, Time::ZERO)?;
+            at += received.consumed;
+            if at == input.len() {
+                return Ok(received.event);
+            }
+        }
+    }
+
+    #[test]
+    fn text_ends_with_a_whole_character() {
+        // A whole message, one in fragments, and one whose last fragment is empty; the character has two bytes.
+        for (valid, cut) in [
+            (&b"\x81\x03a\xc3\xa4"[..], &b"\x81\x02a\xc3"[..]),
+            (b"\x01\x02a\xc3\x80\x01\xa4", b"\x01\x01a\x80\x01\xc3"),
+            (b"\x01\x03a\xc3\xa4\x80\x00", b"\x01\x02a\xc3\x80\x00"),
+        ] {
+            assert!(matches!(receive(&mut client(), valid), Ok(Event::Message { kind: Kind::Text, .. })));
+            assert_eq!(receive(&mut client(), cut), Err(PeerMisbehaved::InvalidUtf8), "{cut:x?}");
+            let mut pieces = client();
+            pieces.deliver_fragments(true);
+            assert_eq!(receive(&mut pieces, cut), Err(PeerMisbehaved::InvalidUtf8), "in pieces: {cut:x?}");
+            let binary = [&[cut[0] + 1], &cut[1..]].concat();
+            assert!(matches!(receive(&mut client(), &binary), Ok(Event::Message { .. })), "{cut:x?}");
+        }
+    }
+
+    #[test]
+    fn payload_in_memory_of_the_driver_restarts_the_idle_timeout() {
+        let (second, shared) =
+            (|seconds| Time::ZERO + Duration::from_secs(seconds), || PerThread::new(|| [0; 4]));
+        for pieces in [false, true] {
+            let (mut connection, mut assembly) = (client(), Vec::new());
+            connection.deliver_fragments(pieces);
+            receive(&mut connection, b"\x82\x04a").expect("a part of a message");
+            assert_eq!(connection.deadline(), Some(second(10)));
+            if pieces {
+                let piece = connection.receive_piece(&mut [b'b'], second(3));
+                assert_eq!(piece, Ok(Some((Kind::Binary, false))));
+            } else {
+                let room = connection.reserve_payload(&mut assembly, &mut shared(), 1);
+                assembly.extend_from_slice(&b"b"[..room]);
+                assert_eq!(
+                    connection.receive_appended(&mut assembly, room, second(3)),
+                    Ok(Event::NeedMore(1))
+                );
+            }
+            assert_eq!(connection.deadline(), Some(second(13)), "in pieces: {pieces}");
+        }
+    }
+}
