@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Overflow, Role, Time};
 use sinews_session::{Cause, Prepared, Resources, Sent, Session};
@@ -80,6 +81,7 @@ fn idle_timeout_does_not_count_while_reads_are_paused() {
         let _ = end.frames();
     }
     assert!(now > Time::ZERO + config.idle_timeout().expect("a time"));
+    now = now + Duration::from_secs(1);
     assert_eq!(end.session.resume(&mut end.resources, now, &mut Pauses), sinews_session::Flow::Continue);
     assert_eq!(end.session.deadline(), Some(now + config.pong_timeout()));
     end.session.handle_timeout(&mut end.resources, now + config.pong_timeout());
