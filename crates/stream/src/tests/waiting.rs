@@ -47,6 +47,18 @@ fn readers_are_woken_by_new_records() {
 }
 
 #[test]
+fn waiters_are_woken_when_no_more_records_can_be_written() {
+    let one = TestLog::new(&StreamConfig::default());
+    let (counting_waker, waker) = counting_waker();
+    for event in [PartitionEvent::Readable(0), PartitionEvent::Durable(0)] {
+        assert!(!one.partition.watch(event, &waker));
+    }
+    one.disk.replace_lock();
+    one.streams.tick();
+    assert_eq!((counting_waker.wakes(), one.partition.statistics().waiters), (2, 0));
+}
+
+#[test]
 fn producers_are_woken_when_the_queue_has_space() {
     let limits = StreamsConfig::default().with_max_pending(1000);
     let one = TestLog::on(SimulatedDisk::new(1), limits, &StreamConfig::default());
