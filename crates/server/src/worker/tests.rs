@@ -567,6 +567,29 @@ fn publisher_of_versions_is_paused_before_its_mailbox_is_full() {
 }
 
 #[test]
+fn publisher_is_resumed_once_another_thread_has_caught_up() {
+    let mut host = TestServer::new(TopicConfig::default());
+    let other = Engine::<Worker>::new(engine::EngineConfig::default(), Vec::new()).unwrap();
+    let (directory, posts) = (Directory::new(2, TopicRules::default()), [host.engine.post(), other.post()]);
+    let topics =
+        |shard| Topics::new(shard, TopicConfig::default(), Arc::clone(&directory), Arc::new(posts.clone()));
+    host.worker.shared.services.topics = topics(0);
+    let [mut subscriber] = host.subscribers();
+    let mut publisher = host.open("/tell");
+    let behind = topics(1);
+    behind.mark_backlogged();
+    publisher.send_texts(numbers(0..1));
+    host.turn_until(|host| !host.worker.delivery.paused_publishers.is_empty());
+    publisher.send_texts(numbers(1..2));
+    for _ in 0..5 {
+        host.turn();
+    }
+    assert_eq!(subscriber.receive_texts(), 1);
+    behind.clear_backlogged();
+    host.turn_until(|_| subscriber.receive_texts() == 2);
+}
+
+#[test]
 fn requests_that_publish_are_paused_too() {
     let config = TopicConfig::default().with_deliveries_per_turn(1).with_max_queued_messages(3);
     let mut host = TestServer::new(config);
