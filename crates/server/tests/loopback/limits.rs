@@ -210,12 +210,15 @@ fn connection_with_the_largest_queue_is_closed_if_configured() {
     let limits = Limits::default().with_max_memory(8 * MESSAGE).with_when_full(WhenFull::Close);
     let (server, monitor, events) = flooded(limits);
     let mut small = server.websocket("/echo");
-    let mut slow = server.websocket("/flood");
-    slow.send(&Frame::text("go"));
-    assert_eq!(events.closed().status(), 1006);
-    assert_eq!(monitor.metrics().limited.get(Limit::Memory), 1);
-    small.send(&Frame::text("small")).expect(&Reply::text("small"));
-    wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
+    // The second has the place of the first.
+    for closed in 1..=2 {
+        let mut slow = server.websocket("/flood");
+        slow.send(&Frame::text("go"));
+        assert_eq!(events.closed().status(), 1006);
+        assert_eq!(monitor.metrics().limited.get(Limit::Memory), closed);
+        small.send(&Frame::text("small")).expect(&Reply::text("small"));
+        wait_for(&monitor, |metrics| metrics.queued_bytes == 0 && metrics.connections() == 1);
+    }
 }
 
 /// By incomplete messages: the client that crosses the limit holds less than another client, perhaps of another
