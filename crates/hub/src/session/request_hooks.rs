@@ -293,3 +293,24 @@ pub(crate) fn accepted_write(
     rights.check_size(topic, value_len(&write))?;
     Ok(write)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_of_the_application_is_at_most_max_message() {
+        let client = || MessageContent::Binary(Bytes::from_static(b"client"));
+        let accept = |data: Option<&str>, b64: Option<&str>| {
+            let mut reply = HookReply::default();
+            reply.data = data.map(|data| RawValue::from_string(data.to_owned()).unwrap());
+            reply.b64 = b64.map(str::to_owned);
+            accepted_content(&Rights::all(), "a", client(), 3, reply).map_err(|problem| problem.code)
+        };
+        let len = |data, b64| accept(data, b64).map(|content| content.len());
+        assert_eq!(len(None, None), Ok(6), "the client's own was checked before");
+        assert_eq!((len(Some("123"), None), len(Some("1234"), None)), (Ok(3), Err(code::TOO_LARGE)));
+        assert_eq!((len(None, Some("AAAA")), len(None, Some("AAAAAA=="))), (Ok(3), Err(code::TOO_LARGE)));
+        assert_eq!(len(None, Some("?")), Err(code::STORE));
+    }
+}
