@@ -255,7 +255,19 @@ impl Drop for Membership {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
+
+    #[derive(Default)]
+    struct CountedWakes(AtomicUsize);
+
+    impl Wake for CountedWakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     struct TestMember {
         membership: Membership,
@@ -358,6 +370,28 @@ mod tests {
         readers.remove(reads);
         settle(&mut readers);
         assert_eq!(readers.iter().filter(|reader| !reader.reads.is_empty()).count(), 1);
+    }
+
+    #[test]
+    fn members_are_woken_by_each_change_that_concerns_them() {
+        let (groups, count) = (ActiveGroups::default(), Arc::new(CountedWakes::default()));
+        let was_woken = || count.0.swap(0, Ordering::Relaxed) > 0;
+        let join = |waker| groups.join("s", "g", 2, waker).unwrap();
+        let first = join(Waker::noop().clone());
+        assert_eq!(first.reassignment().gained, [0, 1]);
+        let second = join(Waker::from(Arc::clone(&count)));
+        assert!(was_woken(), "it joins");
+        assert_eq!((first.reassignment().lost.len(), was_woken()), (1, true), "a partition is released");
+        second.reassignment();
+        let third = join(Waker::noop().clone());
+        assert!(was_woken(), "another member joins");
+        second.reassignment();
+        was_woken();
+        drop((first, third));
+        assert!(was_woken(), "others leave");
+        assert_eq!(second.reassignment().gained.len(), 1);
+        groups.remove("s");
+        assert!(was_woken() && second.is_deleted());
     }
 
     #[test]

@@ -321,6 +321,7 @@ mod tests {
         receiver.push(occupied(&ids, "d"), &target);
         receiver.give_up(&last, Some((&target, Instant::now() + retry_time)));
         assert_eq!((receiver.len(), receiver.metrics.values()), (0, (0, 4, 0)));
+        assert_eq!(receiver.lock().bytes, 0);
         receiver.push(occupied(&ids, "e"), &target);
         assert_eq!(taken(receiver.next(&target, Instant::now())).lost, 4, "lost numbers add up");
     }
