@@ -372,6 +372,8 @@ fn url_of(target: Option<&HookTarget>, all: &Option<String>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::auth::{Action, Rights};
+    use crate::access::namespaces::LiveNamespaces;
 
     fn table(namespaces: Vec<Namespace>) -> Arc<NamespaceTable> {
         NamespaceTable::new(&Namespaces::new(namespaces).unwrap(), &HookOptions::new()).unwrap()
@@ -415,6 +417,18 @@ mod tests {
         ] {
             assert_eq!(table.subscribe_access(topic), rules, "{topic}");
         }
+    }
+
+    #[test]
+    fn pattern_subscription_is_denied_if_a_less_specific_namespace_denies_it() {
+        let live = LiveNamespaces::default();
+        live.replace(Some(table(vec![
+            Namespace::new("a.b").with_subscribe(TopicAccess::Anonymous),
+            Namespace::new("a.*").with_subscribe(TopicAccess::Nobody),
+        ])));
+        let rights = Rights::none().under(Arc::new(live));
+        let may = |topic| rights.may(Action::Subscribe, topic).map_err(|denied| denied.status);
+        assert_eq!(["a.b", "a.c", "a.*"].map(may), [Ok(()), Err(403), Err(403)]);
     }
 
     #[test]
