@@ -1,5 +1,7 @@
 'use strict';
 
+const { Buffer } = require('buffer');
+
 const { FastBuffer, hasBlob } = require('./constants');
 
 /** Whether a value is a Blob, of this or another implementation. */

@@ -2,7 +2,7 @@
 
 const NAME = 'permessage-deflate';
 const BITS_MAX = 15;
-/** The smallest window that this end compresses with. */
+/** The smallest window that deflate libraries compress with; all inflate what it yields, also if 8 was negotiated. */
 const BITS_MIN = 9;
 const LEVEL_DEFAULT = 2;
 const THRESHOLD_DEFAULT = 1024;
@@ -67,7 +67,7 @@ function isAcceptable(params, { serverNoContextTakeover, serverMaxWindowBits, cl
   const { server_max_window_bits: serverBits, client_max_window_bits: clientBits } = params;
   if (serverNoContextTakeover === false && params.server_no_context_takeover) return false;
   if (serverBits !== undefined) {
-    if (serverBits < BITS_MIN || serverMaxWindowBits === false) return false;
+    if (serverMaxWindowBits === false) return false;
     if (typeof serverMaxWindowBits === 'number' && serverMaxWindowBits > serverBits) return false;
   }
   return typeof clientMaxWindowBits !== 'number' || clientBits !== undefined;
@@ -100,7 +100,6 @@ function acceptAnswer(answers, options) {
   if (bits === undefined) {
     if (typeof clientMaxWindowBits === 'number') params.client_max_window_bits = clientMaxWindowBits;
   } else if (
-    bits < BITS_MIN ||
     clientMaxWindowBits === false ||
     (typeof clientMaxWindowBits === 'number' && bits > clientMaxWindowBits)
   ) {

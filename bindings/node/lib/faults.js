@@ -1,5 +1,7 @@
 'use strict';
 
+const { constants } = require('zlib');
+
 const PREFIX = 'Invalid WebSocket frame: ';
 
 /** Messages of the package `ws` for its error codes; other faults have the engine's description. */
@@ -28,6 +30,7 @@ function faultError(closed, isCompressing) {
   const isPlain = fault === 'WS_ERR_INVALID_UTF8' || fault === 'Z_DATA_ERROR';
   const error = isPlain ? new Error(message) : new RangeError(message);
   error.code = fault;
+  if (fault === 'Z_DATA_ERROR') error.errno = constants.Z_DATA_ERROR;
   return error;
 }
 

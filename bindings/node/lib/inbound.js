@@ -1,5 +1,7 @@
 'use strict';
 
+const process = require('process');
+
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { toBinaryType } = require('./data');
 const native = require('./native');

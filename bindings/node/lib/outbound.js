@@ -1,6 +1,8 @@
 'use strict';
 
+const { Buffer } = require('buffer');
 const net = require('net');
+const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { events } = require('./inbound');

@@ -45,12 +45,9 @@ class WebSocketStream extends Duplex {
   }
 }
 
-/*
- * These are the stream's own properties: programs replace them on it.
- */
-function destroy(error, callback) {
-  const websocket = this._websocket;
-  const emitClose = () => process.nextTick(() => this.emit('close'));
+function destroy(stream, error, callback) {
+  const websocket = stream._websocket;
+  const emitClose = () => process.nextTick(() => stream.emit('close'));
   if (websocket.readyState === websocket.CLOSED) {
     callback(error);
     emitClose();
@@ -65,13 +62,13 @@ function destroy(error, callback) {
     if (!isCalled) callback(error);
     emitClose();
   });
-  if (this._terminates) websocket.terminate();
+  if (stream._terminates) websocket.terminate();
 }
 
-function final(callback) {
-  const websocket = this._websocket;
+function final(stream, callback) {
+  const websocket = stream._websocket;
   if (websocket.readyState === websocket.CONNECTING) {
-    websocket.once('open', () => this._final(callback));
+    websocket.once('open', () => stream._final(callback));
     return;
   }
   const { _socket: socket } = websocket;
@@ -79,17 +76,17 @@ function final(callback) {
   if (socket === null) return;
   if (socket.writableFinished) {
     callback();
-    if (this.readableEnded) this.destroy();
+    if (stream.readableEnded) stream.destroy();
     return;
   }
   socket.once('finish', () => callback());
   websocket.close();
 }
 
-function write(chunk, encoding, callback) {
-  const websocket = this._websocket;
+function write(stream, chunk, callback) {
+  const websocket = stream._websocket;
   if (websocket.readyState === websocket.CONNECTING) {
-    websocket.once('open', () => this._write(chunk, encoding, callback));
+    websocket.once('open', () => stream._write(chunk, undefined, callback));
     return;
   }
   websocket.send(chunk, callback);
@@ -98,9 +95,10 @@ function write(chunk, encoding, callback) {
 /** Wraps a connection in a Duplex stream. */
 function createWebSocketStream(websocket, options) {
   const stream = new WebSocketStream(websocket, options);
-  stream._destroy = destroy;
-  stream._final = final;
-  stream._write = write;
+  // Functions of their own, since programs replace and call them.
+  stream._destroy = (error, callback) => destroy(stream, error, callback);
+  stream._final = (callback) => final(stream, callback);
+  stream._write = (chunk, encoding, callback) => write(stream, chunk, callback);
   stream._read = () => {
     if (websocket.isPaused) websocket.resume();
   };

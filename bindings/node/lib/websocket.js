@@ -370,9 +370,6 @@ function socketOnClose() {
   if (rest !== null) websocket._inbound.receive(rest);
   this[kWebSocket] = undefined;
   clearTimeout(websocket._closeTimer);
-  if (websocket._blobs !== null) {
-    websocket._blobs.abort(new Error('The socket was closed while the blob was being read'));
-  }
   websocket._inbound.end(() => {
     websocket._outbound.free();
     websocket.emitClose();
