@@ -52,7 +52,7 @@ function serve(name) {
     global.gc?.();
     const { user, system } = process.cpuUsage();
     const { rss, heapUsed, external } = process.memoryUsage();
-    process.send({ messages, micros: user + system, rss, heapUsed, external });
+    process.send({ messages, user, system, rss, heapUsed, external });
   });
 }
 
@@ -83,7 +83,8 @@ async function round(name, inFlight) {
   await ended;
   child.kill();
   const messages = last.messages - first.messages;
-  return { micros: (last.micros - first.micros) / messages, rate: messages / seconds };
+  const [user, system] = ['user', 'system'].map((key) => (last[key] - first[key]) / messages);
+  return { micros: user + system, user, system, rate: messages / seconds };
 }
 
 function median(numbers) {
@@ -100,11 +101,13 @@ async function compareEcho() {
     const ratio = of('sinews', 'micros') / of('ws', 'micros');
     for (const name of ['ws', 'sinews']) {
       console.log(
-        `${inFlight} in flight, ${name}: ${of(name, 'micros').toFixed(2)} µs CPU per message, ` +
+        `${inFlight} in flight, ${name}: ${of(name, 'micros').toFixed(2)} µs CPU per message ` +
+          `(user ${of(name, 'user').toFixed(2)}, system ${of(name, 'system').toFixed(2)}), ` +
           `${Math.round(of(name, 'rate'))} messages/s`
       );
     }
-    console.log(`${inFlight} in flight: sinews / ws = ${ratio.toFixed(2)}`);
+    const userRatio = of('sinews', 'user') / of('ws', 'user');
+    console.log(`${inFlight} in flight: sinews / ws = ${ratio.toFixed(2)}, user time ${userRatio.toFixed(2)}`);
   }
 }
 

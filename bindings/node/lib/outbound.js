@@ -181,11 +181,10 @@ class Outbound {
   }
 
   #write(chunk) {
-    if (this.callbacks !== null) {
-      this.#writeWithCallbacks(chunk);
-    } else if (chunk.length > 0 && !this.socket.write(chunk) && this.socket.writableLength > this.maxBuffered) {
-      this.#overflow();
-    }
+    const { socket } = this;
+    if (this.callbacks !== null) this.#writeWithCallbacks(chunk);
+    else if (chunk.length > 0) socket.write(chunk);
+    if (socket.writableLength > this.maxBuffered) this.#overflow();
   }
 
   #writeWithCallbacks(chunk) {

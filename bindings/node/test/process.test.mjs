@@ -40,25 +40,19 @@ test('the process ends once all is closed', async () => {
 });
 
 test('a message that was sent just before the process exits is written', async () => {
+  const client = `
+    const { WebSocket } = require(${PACKAGE});
+    const client = new WebSocket('ws://localhost:' + process.env.PORT);
+    client.on('open', () => { client.send('last'); process.exit(); });`;
   const output = await node(`${ECHO}
-    const { fork } = require('child_process');
-    if (process.env.PORT) {
-      const client = new WebSocket('ws://localhost:' + process.env.PORT);
-      client.on('open', () => { client.send('last'); process.exit(); });
-    } else {
-      const server = new WebSocketServer({ port: 0 }, () => {
-        const env = { ...process.env, PORT: server.address().port };
-        require('child_process').spawn(process.execPath, process.execArgv.concat(), { env, stdio: ['pipe', 'inherit', 'inherit'] })
-          .stdin.end(process.env.SOURCE);
-      });
-      server.on('connection', (websocket) => {
-        websocket.on('error', () => {});
-        websocket.on('message', (data) => { console.log(data.toString()); server.close(); websocket.terminate(); });
-      });
-    }`.replace('process.env.SOURCE', JSON.stringify(`
-      const { WebSocket } = require(${PACKAGE});
-      const client = new WebSocket('ws://localhost:' + process.env.PORT);
-      client.on('open', () => { client.send('last'); process.exit(); });`)).replace('process.execArgv.concat()', '[]'));
+    const server = new WebSocketServer({ port: 0 }, () => {
+      const env = { ...process.env, PORT: server.address().port };
+      require('child_process').execFile(process.execPath, ['-e', ${JSON.stringify(client)}], { env });
+    });
+    server.on('connection', (websocket) => {
+      websocket.on('error', () => {});
+      websocket.on('message', (data) => { console.log(data.toString()); server.close(); websocket.terminate(); });
+    });`);
   assert.strictEqual(output, 'last');
 });
 
