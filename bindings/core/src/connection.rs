@@ -1,7 +1,8 @@
 //! One connection on an interpreter's thread.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::io::IoSlice;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use sinews_proto::{CloseCode, Config, Kind, Misuse, Negotiated, Time};
@@ -9,23 +10,21 @@ use sinews_session::{Chain, Closed, Events, Flow, Resources, Sent, Session, Tran
 
 use crate::batch::Batch;
 
-thread_local! {
-    /// The thread's clock and spare memory.
-    static THREAD: RefCell<Thread> = RefCell::new(Thread { start: Instant::now(), resources: Resources::new() });
-}
+/// The clock's zero.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-struct Thread {
-    start: Instant,
-    resources: Resources,
+thread_local! {
+    /// The thread's spare memory.
+    static RESOURCES: RefCell<Resources> = RefCell::new(Resources::new());
 }
 
 /// Runs a function with the thread's memory and time.
 fn with_thread<R>(call: impl FnOnce(&mut Resources, Time) -> R) -> R {
-    THREAD.with_borrow_mut(|thread| {
-        let elapsed = thread.start.elapsed().as_micros();
+    RESOURCES.with_borrow_mut(|resources| {
+        let elapsed = START.elapsed().as_micros();
         // Half a million years.
         let now = Time::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX));
-        call(&mut thread.resources, now)
+        call(resources, now)
     })
 }
 
@@ -183,6 +182,47 @@ impl Connection {
         })
     }
 
+    /// Passes queued bytes to `write` until nothing is queued, or `write` accepts less than its slices. The bytes that it did not
+    /// accept stay in flight: [`is_writing`](Self::is_writing). Returns whether a sender that was told to slow down may
+    /// continue.
+    ///
+    /// # Errors
+    /// The error that `write` returned.
+    pub fn write_with<E>(
+        &mut self,
+        mut write: impl FnMut(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Result<bool, E> {
+        let mut has_drained = false;
+        while self.chain.is_some() || self.session.wants_send() {
+            let Some(mut chain) = self.chain.take().or_else(|| self.session.start_send()) else { break };
+            let mut slices = [IoSlice::new(&[]); SLICES];
+            let count = chain.slices(&mut slices);
+            let offered: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+            let written = write(&slices[..count]);
+            let accepted = *written.as_ref().unwrap_or(&0);
+            chain.advance(accepted);
+            let session = &mut self.session;
+            with_thread(|resources, now| {
+                session.progressed(accepted, now);
+                if chain.is_empty() {
+                    has_drained |= session.finish_send(chain, resources, now);
+                } else {
+                    self.chain = Some(chain);
+                }
+            });
+            if written? < offered {
+                break;
+            }
+        }
+        Ok(has_drained)
+    }
+
+    /// Whether a write is in flight.
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        self.chain.is_some()
+    }
+
     /// Whether [`start_write`](Self::start_write) returns something.
     #[must_use]
     pub fn wants_write(&self) -> bool {
@@ -218,6 +258,31 @@ impl Connection {
         self.session.take_closed()
     }
 
+    /// Code and reason of the Close that was written.
+    #[must_use]
+    pub fn written_close(&self) -> Option<(CloseCode, &str)> {
+        self.session.written_close()
+    }
+
+    /// Whether input waits for [`resume`](Self::resume).
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.session.is_paused()
+    }
+
+    /// Records that the owner has not read from the socket: the peer's silence until now does not count.
+    pub fn note_unread(&mut self) {
+        let session = &mut self.session;
+        with_thread(|_, now| session.note_unread(now));
+    }
+
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due. It may move to a later time without
+    /// notice.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.session.deadline()
+    }
+
     /// Returns the time until [`handle_timeout`](Self::handle_timeout) is due. It may become longer without notice.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
@@ -235,6 +300,9 @@ impl Connection {
         });
     }
 }
+
+/// Pieces of one write.
+const SLICES: usize = 16;
 
 #[cfg(test)]
 mod tests;

@@ -126,3 +126,29 @@ fn timeouts_are_due_after_their_time_only() {
     server.handle_timeout();
     assert!(!server.wants_write() && server.is_open());
 }
+
+#[test]
+fn partial_writes_stay_in_flight() {
+    let [mut client, mut server] = pair(Config::default(), None);
+    let large = vec![7; 100_000];
+    for payload in [&b"first"[..], &large, b"last"] {
+        assert!(server.send(Kind::Binary, payload).is_ok());
+    }
+    let mut received = Vec::new();
+    while server.wants_write() || server.is_writing() {
+        let mut permits = 1;
+        let drained = server.write_with(|slices| {
+            let accepted = slices[0].len().min(permits * 30_000);
+            permits = 0;
+            received.extend_from_slice(&slices[0][..accepted]);
+            Ok::<_, ()>(accepted)
+        });
+        assert_eq!(drained, Ok(!server.is_writing() && !server.wants_write()));
+    }
+    let mut batch = Batch::new();
+    client.receive(&mut received, &mut batch);
+    assert_eq!(batch.events().map(|event| event.len).collect::<Vec<_>>(), [5, 100_000, 4]);
+    assert_eq!(server.send(Kind::Binary, b"lost"), Ok(Sent::Queued));
+    assert_eq!(server.write_with(|_| Err("reset")), Err("reset"));
+    assert!(server.is_writing());
+}

@@ -1,0 +1,36 @@
+//! The native part of the PyPI package `sinews`: a WebSocket connection in the caller's asyncio loop.
+//!
+//! [`Connection`](connection::Connection) reads its socket when the loop says that it is readable. One call from the
+//! loop receives a burst, parses it and calls the handlers; one system call then sends what the handlers have queued.
+//! Connections that have no plain socket (TLS) are asyncio protocols on the loop's transport.
+#![forbid(unsafe_code)]
+
+use pyo3::prelude::*;
+
+mod config;
+mod connection;
+mod driver;
+mod events;
+mod handshake;
+mod protocol;
+mod socket;
+mod steps;
+
+/// The native module of `sinews`.
+#[pymodule(gil_used = false)]
+mod _native {
+    #[pymodule_export]
+    use crate::config::Config;
+    #[pymodule_export]
+    use crate::connection::Connection;
+    #[pymodule_export]
+    use crate::handshake::{
+        ClientHandshake, HandshakeError, Negotiation, accept, parse_request, parse_response,
+    };
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}
