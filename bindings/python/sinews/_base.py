@@ -134,6 +134,42 @@ def start_client(
     return handshake, data, request
 
 
+class ClientMixin:
+    """A client's side of the handshake."""
+
+    _opened: Optional[asyncio.Future[Response]] = None
+
+    def _head_received(self) -> None:
+        opened = self._opened
+        if opened is None or opened.done():
+            return
+        try:
+            response = _http.read_response(self._early, self._has_ended)  # type: ignore[attr-defined]
+        except _native.HandshakeError as error:
+            opened.set_exception(error)
+            return
+        if response is not None:
+            opened.set_result(response)
+        elif self._has_ended:  # type: ignore[attr-defined]
+            opened.set_exception(EOFError("connection closed before the response"))
+
+    def _lost(self, error: Optional[BaseException]) -> None:
+        if self._opened is not None and not self._opened.done():
+            self._opened.set_exception(error or EOFError("connection closed before the response"))
+        super()._lost(error)  # type: ignore[misc]
+
+
+async def open_client(
+    loop: asyncio.AbstractEventLoop, connection: Any, uri: Uri, data: bytes, options: dict[str, Any]
+) -> Response:
+    """Connects, sends the request and returns the response."""
+    await open_transport(loop, connection, uri, options)
+    connection._opened = loop.create_future()
+    connection._write_raw(data)
+    connection._head_received()
+    return await connection._opened
+
+
 async def open_transport(
     loop: asyncio.AbstractEventLoop, connection: BaseConnection, uri: Uri, options: dict[str, Any]
 ) -> None:

@@ -191,30 +191,8 @@ class _ServerConnection(Connection):
         super()._lost(error)
 
 
-class _ClientConnection(Connection):
+class _ClientConnection(_base.ClientMixin, Connection):
     """A client's connection."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, config: _native.Config) -> None:
-        super().__init__(loop, config)
-        self._opened: asyncio.Future[Response] = loop.create_future()
-
-    def _head_received(self) -> None:
-        if self._opened.done():
-            return
-        try:
-            response = _http.read_response(self._early, self._has_ended)
-        except Exception as error:
-            self._opened.set_exception(error)
-            return
-        if response is not None:
-            self._opened.set_result(response)
-        elif self._has_ended:
-            self._opened.set_exception(HandshakeError("connection closed before the response"))
-
-    def _lost(self, error: Optional[BaseException]) -> None:
-        if not self._opened.done():
-            self._opened.set_exception(error or HandshakeError("connection closed before the response"))
-        super()._lost(error)
 
 
 class Server:
@@ -372,18 +350,14 @@ async def connect(
     connection = _ClientConnection(loop, config)
     connection.request = request
 
-    async def open_connection() -> Response:
-        await _base.open_transport(loop, connection, target, options)
-        connection._write_raw(data)
-        return await connection._opened
-
+    opening = _base.open_client(loop, connection, target, data, options)
     try:
-        response = await asyncio.wait_for(open_connection(), seconds("open_timeout", open_timeout))
+        response = await asyncio.wait_for(opening, seconds("open_timeout", open_timeout))
         connection.response = response
         if response.status_code != 101:
             raise HandshakeError(f"server rejected the connection with {response.status_code}", response)
         length, subprotocol, negotiation = handshake.finish(connection._early)
-    except _native.HandshakeError as error:
+    except (_native.HandshakeError, EOFError) as error:
         connection.abort()
         raise HandshakeError(str(error.args[0]), connection.response) from None
     except asyncio.TimeoutError:

@@ -219,6 +219,16 @@ impl Connection {
         Ok(slf.borrow_mut().queue.pop_front())
     }
 
+    /// Removes the queue's limit.
+    fn _unlimit(slf: &Bound<'_, Self>) -> PyResult<()> {
+        {
+            let mut this = slf.borrow_mut();
+            this.limits.max_queue = usize::MAX;
+            this.limits.low_queue = usize::MAX;
+        }
+        driver::settle(slf)
+    }
+
     /// Sends a message. Returns a [`Queued`] as number.
     #[pyo3(signature = (message, text=None))]
     fn _send(slf: &Bound<'_, Self>, message: &Bound<'_, PyAny>, text: Option<bool>) -> PyResult<u8> {

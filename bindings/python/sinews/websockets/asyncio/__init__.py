@@ -1,0 +1,1 @@
+"""Client and server for asyncio."""

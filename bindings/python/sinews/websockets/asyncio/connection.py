@@ -1,0 +1,401 @@
+"""What clients and servers share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
+from typing import Any, Optional, Union
+
+from ... import _base, _native, _options
+from ..exceptions import (
+    ConcurrencyError,
+    ConnectionClosed,
+    ConnectionClosedError,
+    ConnectionClosedOK,
+    PayloadTooBig,
+    ProtocolError,
+)
+from ..frames import OK_CODES, Close
+from ..protocol import State
+
+__all__ = ["Connection", "broadcast"]
+
+Data = Union[str, bytes]
+DataLike = Union[str, bytes, bytearray, memoryview]
+
+# What `_send` returns.
+_SLOW_DOWN, _CLOSING, _UNSUPPORTED, _MESSAGE_OPEN = 1, 2, 3, 4
+
+
+class Connection(_base.BaseConnection):
+    """A connection: ``recv``, ``send``, ``close``, and ``async for``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, config: _native.Config, logger: logging.Logger) -> None:
+        super().__init__(loop, config)
+        self.logger = logger
+        self.latency = 0.0
+        self._id: Optional[uuid.UUID] = None
+        self._drain_waiters: list[asyncio.Future[None]] = []
+        self._pings: dict[bytes, tuple[asyncio.Future[float], float]] = {}
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._fragmenting: Optional[asyncio.Future[None]] = None
+        self._receive_error: Optional[BaseException] = None
+
+    @property
+    def id(self) -> uuid.UUID:
+        """A unique number for logs."""
+        if self._id is None:
+            self._id = uuid.uuid4()
+        return self._id
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The connection's loop."""
+        return self._loop
+
+    @property
+    def transport(self) -> Any:
+        """The loop's transport. A connection with a socket of its own returns itself."""
+        return self._transport or self
+
+    @property
+    def state(self) -> State:
+        """CONNECTING, OPEN, CLOSING or CLOSED."""
+        return State(self._state)
+
+    @property
+    def close_code(self) -> Optional[int]:
+        """The peer's close code: 1005 for a Close without a code, 1006 without a Close; ``None`` before the end."""
+        if self._state != State.CLOSED:
+            return None
+        received = self._ending[0]
+        return 1006 if received is None else received[0]
+
+    @property
+    def close_reason(self) -> Optional[str]:
+        """The peer's close reason; ``None`` before the end."""
+        if self._state != State.CLOSED:
+            return None
+        received = self._ending[0]
+        return "" if received is None else received[1]
+
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        await self.close(1000 if exc_type is None else 1011)
+
+    async def __aiter__(self) -> AsyncIterator[Data]:
+        """Yields messages until the connection is closed. Raises ``ConnectionClosedError`` after a failure."""
+        take = self._take
+        try:
+            while True:
+                message = take()
+                yield await self._receive() if message is None else message
+        except ConnectionClosedOK:
+            return
+
+    async def recv(self, decode: Optional[bool] = None) -> Any:
+        """Receives a message: ``str`` for text, ``bytes`` for binary, or as ``decode`` says.
+
+        A cancelled call loses no message.
+        """
+        message = self._take()
+        if message is None:
+            message = await self._receive()
+        if decode is None:
+            return message
+        if isinstance(message, str):
+            return message if decode else message.encode()
+        if not decode:
+            return message
+        try:
+            return message.decode()
+        except UnicodeDecodeError as error:
+            self._error = error
+            self._close(1007, f"{error.reason} at position {error.start}")
+            await self._wait_lost()
+            raise self._closed_error() from error
+
+    async def recv_streaming(self, decode: Optional[bool] = None) -> AsyncIterator[Any]:
+        """Receives a message as an iterator: its fragments arrive as one piece."""
+        yield await self.recv(decode)
+
+    async def _receive(self) -> Any:
+        """Waits for the next message."""
+        if self._waiter is not None:
+            raise ConcurrencyError("cannot call recv while another coroutine is already running recv")
+        while self._state != State.CLOSED:
+            self._waiter = waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+            message = self._take()
+            if message is not None:
+                return message
+        raise self._closed_error()
+
+    async def send(self, message: Any, text: Optional[bool] = None) -> None:
+        """Sends ``str`` as text, bytes as binary, and an iterable of these as a fragmented message.
+
+        Waits while more than ``write_limit`` bytes are queued. A cancelled call has queued its whole message, unless
+        it sends fragments.
+        """
+        status = self._send(message, text)
+        if status:
+            await self._finish_send(status, message, text)
+
+    async def _finish_send(self, status: int, message: Any, text: Optional[bool]) -> None:
+        while status == _MESSAGE_OPEN and self._fragmenting is not None:
+            await asyncio.shield(self._fragmenting)
+            status = self._send(message, text)
+        if status == _SLOW_DOWN:
+            await self._drain()
+        elif status == _CLOSING:
+            await self._wait_lost()
+            raise self._closed_error()
+        elif status == _UNSUPPORTED:
+            await self._send_fragments(message, text)
+
+    async def _send_fragments(self, message: Any, text: Optional[bool]) -> None:
+        if isinstance(message, Mapping):
+            raise TypeError("data is a dict-like object")
+        if isinstance(message, AsyncIterable):
+            pieces = message.__aiter__()
+        elif isinstance(message, Iterable):
+            pieces = _iterate(message)
+        else:
+            raise TypeError(f"data must be str, bytes, iterable, or async iterable, not {type(message).__name__}")
+        # One fragment waits, so that the last one is known.
+        waiting = await anext_or_none(pieces)
+        if waiting is None:
+            return
+        is_text = isinstance(waiting, str)
+        while self._fragmenting is not None:
+            await asyncio.shield(self._fragmenting)
+        self._fragmenting = self._loop.create_future()
+        is_complete = False
+        try:
+            while waiting is not None:
+                if not isinstance(waiting, (str, bytes, bytearray, memoryview)):
+                    raise TypeError("data iterable must contain str or bytes")
+                if isinstance(waiting, str) != is_text:
+                    raise TypeError("data iterable must contain uniform types")
+                piece, waiting = waiting, await anext_or_none(pieces)
+                status = self._send_fragment(piece, is_text if text is None else text, waiting is None)
+                is_complete = waiting is None
+                if status == _SLOW_DOWN:
+                    await self._drain()
+                elif status:
+                    is_complete = True
+                    await self._wait_lost()
+                    raise self._closed_error()
+        except BaseException:
+            if not is_complete:
+                # The message cannot be completed.
+                self._close(1011, "error in fragmented message")
+            raise
+        finally:
+            fragmenting, self._fragmenting = self._fragmenting, None
+            fragmenting.set_result(None)
+
+    async def _drain(self) -> None:
+        """Waits until the queue has capacity."""
+        while self._is_congested and self._state < State.CLOSED:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drain_waiters.append(waiter)
+            await waiter
+        if self._state == State.CLOSED:
+            raise self._closed_error()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Closes, and waits for the end. Does nothing if the connection is closed."""
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
+        _options.integer("code", code, 0, none=False)
+        if self._fragmenting is not None:
+            code, reason = 1011, "close during fragmented message"
+        self._close(code, reason)
+        await self._wait_lost()
+
+    async def wait_closed(self) -> None:
+        """Waits for the connection's end."""
+        await asyncio.shield(self._closed)
+
+    async def _wait_lost(self) -> None:
+        """Waits for the connection's end. The peer's Close may be behind messages that the queue has no capacity for."""
+        self._unlimit()
+        await asyncio.shield(self._closed)
+
+    async def ping(self, data: Optional[DataLike] = None) -> Awaitable[float]:
+        """Sends a ping. The returned awaitable waits for the pong, and returns the latency in seconds."""
+        if data is None:
+            payload = os.urandom(4)
+            while payload in self._pings:
+                payload = os.urandom(4)
+        else:
+            payload = _control_payload(data)
+            if payload in self._pings:
+                raise ConcurrencyError("already waiting for a pong with the same data")
+        if not self._ping(payload):
+            await self._wait_lost()
+            raise self._closed_error()
+        pong: asyncio.Future[float] = self._loop.create_future()
+        self._pings[payload] = (pong, self._loop.time())
+        return pong
+
+    async def pong(self, data: DataLike = b"") -> None:
+        """Sends a pong that answers no ping."""
+        if not self._pong(_control_payload(data)):
+            await self._wait_lost()
+            raise self._closed_error()
+
+    def _pong_received(self, payload: bytes, latency: Optional[float]) -> None:
+        if latency is not None:
+            self.latency = latency
+        if payload not in self._pings:
+            return
+        now = self._loop.time()
+        # A pong answers earlier pings, too (RFC 6455 section 5.5.3).
+        for key in list(self._pings):
+            pong, sent = self._pings.pop(key)
+            if not pong.done():
+                pong.set_result(now - sent)
+            if key == payload:
+                self.latency = now - sent
+                return
+
+    def _drained(self) -> None:
+        waiters, self._drain_waiters = self._drain_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _lost(self, error: Optional[BaseException]) -> None:
+        if self._error is None:
+            self._error = error
+        for name in ("sockname", "peername"):
+            self.get_extra_info(name)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        self._drained()
+        pings, self._pings = self._pings, {}
+        for pong, _ in pings.values():
+            if not pong.done():
+                pong.set_exception(self._closed_error())
+                # Nobody may wait for a pong.
+                pong.exception()
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _closed_error(self) -> ConnectionClosed:
+        """Creates the exception for a closed connection."""
+        received, sent, is_peer_first, fault = self._ending
+        received = None if received is None else Close(*received)
+        sent = None if sent is None else Close(*sent)
+        is_ok = received is not None and sent is not None
+        order = is_peer_first if is_ok else None
+        is_ok = is_ok and received.code in OK_CODES and sent.code in OK_CODES
+        error = (ConnectionClosedOK if is_ok else ConnectionClosedError)(received, sent, order)
+        error.__cause__ = self._error
+        if fault is not None and self._error is None:
+            if "timeout" in fault:
+                error.__cause__ = TimeoutError(fault)
+            elif "too big" in fault:
+                error.__cause__ = PayloadTooBig(fault)
+            else:
+                error.__cause__ = ProtocolError(fault)
+        return error
+
+
+async def _iterate(pieces: Iterable[Any]) -> AsyncIterator[Any]:
+    for piece in pieces:
+        yield piece
+
+
+async def anext_or_none(pieces: Any) -> Any:
+    try:
+        return await pieces.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+def _control_payload(data: DataLike) -> bytes:
+    if isinstance(data, str):
+        return data.encode()
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(f"data must be str or bytes, not {type(data).__name__}")
+
+
+def broadcast(
+    connections: Iterable[Connection],
+    message: DataLike,
+    *,
+    text: Optional[bool] = None,
+    raise_exceptions: bool = False,
+) -> None:
+    """Sends a message to all open connections, without waiting for slow ones."""
+    if not isinstance(message, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"message must be str or bytes, not {type(message).__name__}")
+    skipped = []
+    for connection in connections:
+        if connection._send(message, text) == _MESSAGE_OPEN:
+            skipped.append(ConcurrencyError("sending a fragmented message"))
+            if not raise_exceptions:
+                connection.logger.warning("skipped broadcast: sending a fragmented message")
+    if raise_exceptions and skipped:
+        import builtins
+
+        group = getattr(builtins, "ExceptionGroup", None)
+        raise group("skipped broadcast", skipped) if group else skipped[0]
+
+
+def limits(
+    *,
+    ping_interval: Optional[float],
+    ping_timeout: Optional[float],
+    close_timeout: Optional[float],
+    max_size: Any,
+    max_queue: Any,
+    write_limit: Any,
+    compression: Optional[str],
+) -> _native.Config:
+    """Checks the options of ``connect`` and ``serve``."""
+    max_message, max_frame = _pair("max_size", max_size, 1)
+    high, low = _pair("max_queue", max_queue, 0)
+    if low is None and high is not None:
+        low = high // 4
+    if high is not None and low > high:
+        raise ValueError(f"max_queue must have its low-water mark below the high-water mark: {max_queue!r}")
+    high_water, _ = _pair("write_limit", write_limit, 0)
+    interval = _options.seconds("ping_interval", ping_interval)
+    timeout = _options.seconds("ping_timeout", ping_timeout)
+    closing = _options.seconds("close_timeout", close_timeout, zero=True)
+    has_both = interval is not None and timeout is not None
+    return _options.make_config(
+        max_message=max_message,
+        max_frame=max_frame,
+        ping_interval=interval,
+        pong_timeout=timeout,
+        idle_timeout=None,
+        # A peer that accepts no bytes cannot answer a ping either.
+        write_timeout=interval + timeout if has_both else None,
+        close_timeout=None if close_timeout is None else max(closing, 0.001),
+        high_water=(1 << 62) if high_water is None else high_water,
+        max_outbound=None,
+        max_queue=high,
+        low_queue=(1 << 62) if low is None else low,
+        deflate=_options.compression(compression),
+    )
+
+
+def _pair(name: str, value: Any, minimum: int) -> tuple[Any, Any]:
+    """Checks an option that is one limit, or a pair."""
+    first, second = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+    return _options.integer(name, first, minimum), _options.integer(name, second, minimum)
