@@ -177,6 +177,11 @@ def load(port: int, connections: int, in_flight: int, size: int, seconds: float,
                 cpu = counter() - counting
                 break
     for sock in sockets:
+        sock.send(b"\x88\x80" + bytes(4))
+    for sock in sockets:
+        sock.setblocking(True)
+        while sock.recv(1 << 16):
+            pass
         sock.close()
     return cpu / ((bursts - start) * in_flight) * 1e6
 

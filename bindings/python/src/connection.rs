@@ -7,12 +7,13 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
-use sinews_proto::{CloseCode, Kind, Misuse, Time};
+use sinews_proto::{CloseCode, Expired, Kind, Misuse, Time};
 use sinews_session::{Cause, Closed};
 
 use crate::config::Config;
 use crate::driver;
 use crate::handshake::Negotiation;
+use crate::receiver::Receiver;
 use crate::socket::Descriptor;
 
 /// A WebSocket connection: base class of those in `sinews.listener` and `sinews.websockets`.
@@ -28,14 +29,14 @@ pub(crate) struct Connection {
     pub(crate) on_message: Option<Py<PyAny>>,
     pub(crate) on_ping: Option<Py<PyAny>>,
     pub(crate) queue: VecDeque<Py<PyAny>>,
-    /// The future that a receiver awaits.
-    pub(crate) waiter: Option<Py<PyAny>>,
+    pub(crate) receiver: Option<Py<Receiver>>,
     pub(crate) limits: Limits,
     /// The handshake's bytes, which precede those of the connection.
     pub(crate) raw: Vec<u8>,
     pub(crate) raw_sent: usize,
     pub(crate) timer: Option<(Time, Py<PyAny>)>,
     pub(crate) flags: Flags,
+    pub(crate) local_close: Option<(u16, String)>,
     pub(crate) ending: Option<Ending>,
 }
 
@@ -204,19 +205,50 @@ impl Connection {
         driver::settle(slf)
     }
 
-    /// Takes the next queued message. If there is none, sends what is queued and returns `None`.
+    /// Takes the next queued message; `None` if there is none.
     fn _take(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
         let mut this = slf.borrow_mut();
-        if let Some(message) = this.queue.pop_front() {
-            if this.queue.len() <= this.limits.low_queue && this.is_input_waiting() {
-                drop(this);
-                driver::settle(slf)?;
-            }
-            return Ok(Some(message));
+        let message = this.queue.pop_front();
+        if message.is_some() && this.queue.len() <= this.limits.low_queue && this.is_input_waiting() {
+            drop(this);
+            schedule_flush(slf)?;
         }
-        drop(this);
-        driver::settle(slf)?;
-        Ok(slf.borrow_mut().queue.pop_front())
+        Ok(message)
+    }
+
+    /// Sends what is queued, and returns what a task awaits until a message may be there.
+    fn _wait(slf: &Bound<'_, Self>) -> PyResult<Py<Receiver>> {
+        let py = slf.py();
+        if !slf.borrow().flags.is_bursting {
+            driver::settle(slf)?;
+        }
+        let error = {
+            let mut this = slf.borrow_mut();
+            let is_ready = !this.queue.is_empty();
+            if !is_ready && matches!(this.phase, Phase::Lost) {
+                drop(this);
+                return Err(PyErr::from_value(slf.call_method0(intern!(py, "_closed_error"))?));
+            }
+            let receiver = match &this.receiver {
+                Some(receiver) => receiver.clone_ref(py),
+                None => {
+                    let event_loop = this.event_loop.as_ref().map(|event_loop| event_loop.clone_ref(py));
+                    let receiver = Py::new(py, Receiver::new(event_loop))?;
+                    this.receiver = Some(receiver.clone_ref(py));
+                    receiver
+                }
+            };
+            let mut inner = receiver.borrow_mut(py);
+            if !inner.is_awaited() {
+                inner.restart(is_ready);
+                drop(inner);
+                return Ok(receiver);
+            }
+            drop(inner);
+            drop(this);
+            slf.call_method0(intern!(py, "_concurrency_error"))?
+        };
+        Err(PyErr::from_value(error))
     }
 
     /// Removes the queue's limit.
@@ -285,10 +317,7 @@ impl Connection {
     fn _close(slf: &Bound<'_, Self>, code: u16, reason: &str) -> PyResult<bool> {
         let invalid = || PyValueError::new_err(format!("code must be 1000-1003, 1007-1014 or 3000-4999: {code}"));
         let code = CloseCode::new(code).ok_or_else(invalid)?;
-        let result = match &mut slf.borrow_mut().phase {
-            Phase::Open(connection) => connection.close(code, reason),
-            Phase::Handshake | Phase::Lost => Err(Misuse::Closing),
-        };
+        let result = slf.borrow_mut().start_close(code, reason);
         match result {
             Ok(()) => schedule_flush(slf).map(|()| true),
             Err(Misuse::ReasonTooLong) => Err(PyValueError::new_err("reason must have at most 123 bytes")),
@@ -310,16 +339,6 @@ impl Connection {
     fn resume_reads(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.borrow_mut().flags.is_paused = false;
         schedule_flush(slf)
-    }
-
-    #[getter(_waiter)]
-    fn waiter(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.waiter.as_ref().map(|waiter| waiter.clone_ref(py))
-    }
-
-    #[setter(_waiter)]
-    fn set_waiter(&mut self, waiter: Option<Py<PyAny>>) {
-        self.waiter = waiter;
     }
 
     /// 0 during the handshake, 1 open, 2 closing, 3 closed.
@@ -387,9 +406,11 @@ impl Connection {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let callbacks = [&self.event_loop, &self.on_message, &self.on_ping, &self.waiter];
-        for object in callbacks.into_iter().flatten() {
+        for object in [&self.event_loop, &self.on_message, &self.on_ping].into_iter().flatten() {
             visit.call(object)?;
+        }
+        if let Some(receiver) = &self.receiver {
+            visit.call(receiver)?;
         }
         if let Some((_, timer)) = &self.timer {
             visit.call(timer)?;
@@ -404,7 +425,7 @@ impl Connection {
         self.event_loop = None;
         self.on_message = None;
         self.on_ping = None;
-        self.waiter = None;
+        self.receiver = None;
         self.timer = None;
         self.link = Link::None;
     }
@@ -435,11 +456,20 @@ impl Connection {
         (is_paused || !self.flags.is_reading) && !self.flags.has_ended
     }
 
+    pub(crate) fn start_close(&mut self, code: CloseCode, reason: &str) -> Result<(), Misuse> {
+        let Phase::Open(connection) = &mut self.phase else { return Err(Misuse::Closing) };
+        connection.close(code, reason)?;
+        self.local_close = Some((code.as_u16(), reason.to_owned()));
+        Ok(())
+    }
+
+    /// Records how the connection has ended.
     pub(crate) fn end(&mut self) {
         let Phase::Open(mut connection) = std::mem::replace(&mut self.phase, Phase::Lost) else { return };
         connection.receive_end();
         let closed = connection.take_closed();
-        let sent = connection.written_close().map(|(code, reason)| (code.as_u16(), reason.to_owned()));
+        let local = self.local_close.take();
+        let sent = local.or_else(|| sent_close(closed.as_ref()?));
         self.ending = Some(Ending { closed, sent });
     }
 
@@ -462,6 +492,19 @@ impl Connection {
             return Queued::SlowDown;
         }
         Queued::Yes
+    }
+}
+
+/// Returns the Close that the connection has sent without a call of [`Connection::start_close`].
+fn sent_close(closed: &Closed) -> Option<(u16, String)> {
+    match closed.cause() {
+        // The answer has the same code.
+        Cause::Peer => Some((closed.status(), String::new())),
+        Cause::Fault(fault) => Some((fault.close_code().as_u16(), fault.reason().to_owned())),
+        Cause::Expired(expired @ Expired::Pong) => Some((1011, expired.reason().to_owned())),
+        Cause::Expired(expired @ Expired::Idle) => Some((1001, expired.reason().to_owned())),
+        Cause::Overflow => Some((1008, closed.reason().to_owned())),
+        _ => None,
     }
 }
 

@@ -10,6 +10,7 @@ use sinews_proto::{CloseCode, Kind};
 
 use crate::connection::{Connection, Link, Phase};
 use crate::events::Incoming;
+use crate::receiver::wake;
 use crate::socket;
 use crate::steps::Step;
 
@@ -53,7 +54,7 @@ pub(crate) fn read(slf: &Bound<'_, Connection>) -> PyResult<()> {
             receive_end(slf)
         }
         Ok(Some(_)) => {
-            dispatch(slf, &mut events)?;
+            dispatch(slf, &mut events, true)?;
             if events.capacity() <= EVENTS_KEPT {
                 EVENTS.set(events);
             }
@@ -71,7 +72,7 @@ pub(crate) fn read(slf: &Bound<'_, Connection>) -> PyResult<()> {
 pub(crate) fn receive_bytes(slf: &Bound<'_, Connection>, data: &[u8]) -> PyResult<()> {
     let mut events = Vec::new();
     slf.borrow_mut().take_chunk(slf.py(), &mut data.to_vec(), &mut events);
-    dispatch(slf, &mut events)?;
+    dispatch(slf, &mut events, false)?;
     settle(slf)
 }
 
@@ -86,19 +87,19 @@ pub(crate) fn receive_end(slf: &Bound<'_, Connection>) -> PyResult<()> {
         matches!(this.phase, Phase::Handshake)
     };
     if is_handshake {
-        dispatch(slf, &mut vec![Incoming::RawEnd])?;
+        dispatch(slf, &mut vec![Incoming::RawEnd], false)?;
     }
     settle(slf)
 }
 
-/// Calls the handlers, and wakes the receiver.
-fn dispatch(slf: &Bound<'_, Connection>, events: &mut Vec<Incoming>) -> PyResult<()> {
+/// Calls the handlers, and wakes the task that receives: `at_once` in a call of the loop.
+fn dispatch(slf: &Bound<'_, Connection>, events: &mut Vec<Incoming>, at_once: bool) -> PyResult<()> {
     let py = slf.py();
-    let (on_message, waiter) = {
+    let (on_message, receiver) = {
         let this = slf.borrow();
-        let clone = |object: &Option<Py<PyAny>>| object.as_ref().map(|object| object.bind(py).clone());
-        let has_input = !this.queue.is_empty();
-        (clone(&this.on_message), if has_input { clone(&this.waiter) } else { None })
+        let on_message = this.on_message.as_ref().map(|object| object.bind(py).clone());
+        let receiver = this.receiver.as_ref().filter(|_| !this.queue.is_empty());
+        (on_message, receiver.map(|receiver| receiver.bind(py).clone()))
     };
     for event in events.drain(..) {
         if let Err(error) = call_handler(slf, on_message.as_ref(), event) {
@@ -109,11 +110,9 @@ fn dispatch(slf: &Bound<'_, Connection>, events: &mut Vec<Incoming>) -> PyResult
             break;
         }
     }
-    if let Some(waiter) = waiter {
-        wake(&waiter)?;
-    }
+    let woken = receiver.map_or(Ok(()), |receiver| wake(&receiver, at_once));
     slf.borrow_mut().flags.is_bursting = false;
-    Ok(())
+    woken
 }
 
 fn call_handler(
@@ -148,15 +147,6 @@ fn call_handler(
     Ok(())
 }
 
-/// Completes a future, unless its receiver was cancelled.
-fn wake(waiter: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = waiter.py();
-    if !waiter.call_method0(intern!(py, "done"))?.is_truthy()? {
-        waiter.call_method1(intern!(py, "set_result"), (py.None(),))?;
-    }
-    Ok(())
-}
-
 /// A handler has raised: closes with 1011, and passes the exception to the loop's handler.
 pub(crate) fn fail(slf: &Bound<'_, Connection>, error: PyErr) -> PyResult<()> {
     let py = slf.py();
@@ -167,9 +157,9 @@ pub(crate) fn fail(slf: &Bound<'_, Connection>, error: PyErr) -> PyResult<()> {
     }
     let event_loop = {
         let mut this = slf.borrow_mut();
-        if let Phase::Open(connection) = &mut this.phase {
+        if matches!(this.phase, Phase::Open(_)) {
             // Fails only if the connection is closing.
-            let _ = connection.close(CloseCode::INTERNAL, "");
+            let _ = this.start_close(CloseCode::INTERNAL, "");
         } else {
             this.flags.closes_raw = true;
         }
@@ -197,7 +187,7 @@ pub(crate) fn settle(slf: &Bound<'_, Connection>) -> PyResult<()> {
                 call_link(slf, |link| link.call_method1(intern!(py, "write"), (bytes,)).map(drop))?;
             }
             Step::Shutdown => shut_down(slf)?,
-            Step::Dispatch(mut events) => dispatch(slf, &mut events)?,
+            Step::Dispatch(mut events) => dispatch(slf, &mut events, false)?,
             Step::Drained => {
                 if let Err(error) = slf.call_method0(intern!(py, "_drained")) {
                     fail(slf, error)?;
@@ -324,7 +314,8 @@ pub(crate) fn finish(slf: &Bound<'_, Connection>, error: Option<PyErr>) -> PyRes
     }
     let error = error.map(|error| error.into_value(py));
     if let Err(error) = slf.call_method1(intern!(py, "_lost"), (error,)) {
-        return fail(slf, error);
+        fail(slf, error)?;
     }
-    Ok(())
+    let receiver = slf.borrow().receiver.as_ref().map(|receiver| receiver.bind(py).clone());
+    receiver.map_or(Ok(()), |receiver| wake(&receiver, false))
 }

@@ -13,6 +13,7 @@ mod driver;
 mod events;
 mod handshake;
 mod protocol;
+mod receiver;
 mod socket;
 mod steps;
 
@@ -27,6 +28,8 @@ mod _native {
     use crate::handshake::{
         ClientHandshake, HandshakeError, Negotiation, accept, parse_request, parse_response,
     };
+    #[pymodule_export]
+    use crate::receiver::Receiver;
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Iterable, Mapping
 from typing import Any, Optional, Union
@@ -42,7 +43,6 @@ class Connection(_base.BaseConnection):
         self._pings: dict[bytes, tuple[asyncio.Future[float], float]] = {}
         self._closed: asyncio.Future[None] = loop.create_future()
         self._fragmenting: Optional[asyncio.Future[None]] = None
-        self._receive_error: Optional[BaseException] = None
 
     @property
     def id(self) -> uuid.UUID:
@@ -90,11 +90,14 @@ class Connection(_base.BaseConnection):
 
     async def __aiter__(self) -> AsyncIterator[Data]:
         """Yields messages until the connection is closed. Raises ``ConnectionClosedError`` after a failure."""
-        take = self._take
+        take, wait = self._take, self._wait
         try:
             while True:
                 message = take()
-                yield await self._receive() if message is None else message
+                while message is None:
+                    await wait()
+                    message = take()
+                yield message
         except ConnectionClosedOK:
             return
 
@@ -104,8 +107,9 @@ class Connection(_base.BaseConnection):
         A cancelled call loses no message.
         """
         message = self._take()
-        if message is None:
-            message = await self._receive()
+        while message is None:
+            await self._wait()
+            message = self._take()
         if decode is None:
             return message
         if isinstance(message, str):
@@ -123,21 +127,6 @@ class Connection(_base.BaseConnection):
     async def recv_streaming(self, decode: Optional[bool] = None) -> AsyncIterator[Any]:
         """Receives a message as an iterator: its fragments arrive as one piece."""
         yield await self.recv(decode)
-
-    async def _receive(self) -> Any:
-        """Waits for the next message."""
-        if self._waiter is not None:
-            raise ConcurrencyError("cannot call recv while another coroutine is already running recv")
-        while self._state != State.CLOSED:
-            self._waiter = waiter = self._loop.create_future()
-            try:
-                await waiter
-            finally:
-                self._waiter = None
-            message = self._take()
-            if message is not None:
-                return message
-        raise self._closed_error()
 
     async def send(self, message: Any, text: Optional[bool] = None) -> None:
         """Sends ``str`` as text, bytes as binary, and an iterable of these as a fragmented message.
@@ -245,7 +234,7 @@ class Connection(_base.BaseConnection):
             await self._wait_lost()
             raise self._closed_error()
         pong: asyncio.Future[float] = self._loop.create_future()
-        self._pings[payload] = (pong, self._loop.time())
+        self._pings[payload] = (pong, time.perf_counter())
         return pong
 
     async def pong(self, data: DataLike = b"") -> None:
@@ -259,7 +248,7 @@ class Connection(_base.BaseConnection):
             self.latency = latency
         if payload not in self._pings:
             return
-        now = self._loop.time()
+        now = time.perf_counter()
         # A pong answers earlier pings, too (RFC 6455 section 5.5.3).
         for key in list(self._pings):
             pong, sent = self._pings.pop(key)
@@ -280,9 +269,6 @@ class Connection(_base.BaseConnection):
             self._error = error
         for name in ("sockname", "peername"):
             self.get_extra_info(name)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
         self._drained()
         pings, self._pings = self._pings, {}
         for pong, _ in pings.values():
@@ -292,6 +278,9 @@ class Connection(_base.BaseConnection):
                 pong.exception()
         if not self._closed.done():
             self._closed.set_result(None)
+
+    def _concurrency_error(self) -> ConcurrencyError:
+        return ConcurrencyError("cannot call recv while another coroutine is already running recv")
 
     def _closed_error(self) -> ConnectionClosed:
         """Creates the exception for a closed connection."""
