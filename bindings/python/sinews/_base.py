@@ -22,7 +22,7 @@ class BaseConnection(_native.Connection):
         self._loop = loop
         self._config = config
         self._socket: Any = None
-        self._addresses: tuple[Any, Any] = (None, None)
+        self._addresses: dict[str, Any] = {}
         self._early = b""
         self._has_ended = False
         self._error: Optional[BaseException] = None
@@ -34,6 +34,11 @@ class BaseConnection(_native.Connection):
 
     def _attach(self, sock: Any) -> None:
         self._socket = sock
+        try:
+            self._addresses = {"sockname": sock.getsockname(), "peername": sock.getpeername()}
+        except OSError:
+            # The peer has closed the connection already.
+            pass
         super()._attach(sock)
 
     def _made(self) -> None:
@@ -75,37 +80,19 @@ class BaseConnection(_native.Connection):
         transport = self._transport
         if transport is not None:
             return transport.get_extra_info(name, default)
-        if self._socket is None:
-            return default
-        if name == "socket":
+        if name == "socket" and self._socket is not None:
             return self._socket
-        try:
-            if name == "peername":
-                return self._socket.getpeername()
-            if name == "sockname":
-                return self._socket.getsockname()
-        except OSError:
-            pass
-        return default
-
-    def _address(self, index: int, name: str) -> Any:
-        """An address, which is known after the end if it was asked for before."""
-        address = self.get_extra_info(name)
-        if address is not None:
-            addresses = list(self._addresses)
-            addresses[index] = address
-            self._addresses = (addresses[0], addresses[1])
-        return self._addresses[index]
+        return self._addresses.get(name, default)
 
     @property
     def local_address(self) -> Any:
         """The socket's own address."""
-        return self._address(0, "sockname")
+        return self.get_extra_info("sockname")
 
     @property
     def remote_address(self) -> Any:
         """The peer's address."""
-        return self._address(1, "peername")
+        return self.get_extra_info("peername")
 
     @property
     def close_code(self) -> Optional[int]:

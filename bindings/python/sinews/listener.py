@@ -350,9 +350,9 @@ async def connect(
     connection = _ClientConnection(loop, config)
     connection.request = request
 
-    opening = _base.open_client(loop, connection, target, data, options)
+    timeout = seconds("open_timeout", open_timeout)
     try:
-        response = await asyncio.wait_for(opening, seconds("open_timeout", open_timeout))
+        response = await asyncio.wait_for(_base.open_client(loop, connection, target, data, options), timeout)
         connection.response = response
         if response.status_code != 101:
             raise HandshakeError(f"server rejected the connection with {response.status_code}", response)

@@ -267,8 +267,6 @@ class Connection(_base.BaseConnection):
     def _lost(self, error: Optional[BaseException]) -> None:
         if self._error is None:
             self._error = error
-        for name in ("sockname", "peername"):
-            self.get_extra_info(name)
         self._drained()
         pings, self._pings = self._pings, {}
         for pong, _ in pings.values():
