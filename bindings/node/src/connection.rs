@@ -14,7 +14,7 @@ use crate::memory::{self, read_word, write_words};
 use crate::options::{DeflateOptions, LimitOptions, negotiated};
 
 thread_local! {
-    static SLOTS: RefCell<Slots> = RefCell::new(Slots { slots: Vec::new(), free: Vec::new() });
+    static SLOTS: RefCell<Slots> = const { RefCell::new(Slots { slots: Vec::new(), free: Vec::new() }) };
 }
 
 /// The thread's connections. JavaScript frees a slot when its socket has closed.

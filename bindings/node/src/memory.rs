@@ -46,7 +46,7 @@ pub(crate) fn with<R>(call: impl FnOnce(&mut Memory) -> R) -> R {
 
 /// Writes numbers in the machine's byte order. Returns `false` if they do not fit.
 pub(crate) fn write_words(words: &[u32], out: &mut [u8]) -> bool {
-    let Some(out) = out.get_mut(..words.len() * size_of::<u32>()) else { return false };
+    let Some(out) = out.get_mut(..size_of_val(words)) else { return false };
     for (out, word) in out.chunks_exact_mut(size_of::<u32>()).zip(words) {
         out.copy_from_slice(&word.to_ne_bytes());
     }

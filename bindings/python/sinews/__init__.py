@@ -1,8 +1,9 @@
 """WebSocket client and server for asyncio and uvloop.
 
-``sinews.websockets`` has the API of the package ``websockets``; ``sinews.listener`` calls plain functions.
+``sinews.Server`` serves HTTP, WebSocket and topics; ``sinews.websockets`` has the API of the package ``websockets``; ``sinews.listener`` calls plain functions.
 """
 
 from ._native import __version__
+from .server import Request, Response, Server, WebSocket
 
-__all__ = ["__version__"]
+__all__ = ["Request", "Response", "Server", "WebSocket", "__version__"]

@@ -14,6 +14,7 @@ mod events;
 mod handshake;
 mod protocol;
 mod receiver;
+mod server;
 mod socket;
 mod steps;
 
@@ -30,6 +31,8 @@ mod _native {
     };
     #[pymodule_export]
     use crate::receiver::Receiver;
+    #[pymodule_export]
+    use crate::server::NativeServer;
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -1,0 +1,208 @@
+//! The server in the caller's loop: HTTP, WebSocket and topics.
+
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use sinews_bindings::server::{
+    BatchServer, InvalidTopic, NextTurn, PublishError, SendResult, ServerFault, ServerSettings,
+};
+use sinews_proto::{CloseCode, Kind};
+
+use crate::config::Config;
+
+/// Turns without an event until the loop's other work gets its time.
+const TURNS_MAX: usize = 64;
+
+/// Kind of a text message's event; its payload is a `str`.
+const TEXT: u32 = 1;
+
+/// A bound server.
+#[pyclass(unsendable, module = "sinews._native")]
+pub(crate) struct NativeServer {
+    server: BatchServer,
+    /// Python has the events.
+    is_read: bool,
+    has_ended: bool,
+    /// Time until the next turn; `None`: when the descriptor is readable.
+    timeout: Option<Duration>,
+}
+
+#[pymethods]
+impl NativeServer {
+    #[new]
+    #[pyo3(signature = (address, *, websockets, requests, subprotocols, origins, config))]
+    fn new(
+        address: &str,
+        websockets: Vec<String>,
+        requests: Vec<String>,
+        subprotocols: Vec<String>,
+        origins: Vec<String>,
+        config: &Config,
+    ) -> PyResult<Self> {
+        let fault = |_| PyValueError::new_err(format!("host: {address} is no IP address with a port"));
+        let settings = ServerSettings {
+            websockets,
+            requests,
+            config: (*config.proto).clone(),
+            deflate: config.deflate.clone(),
+            subprotocols,
+            origins,
+            ..ServerSettings::new(address.parse().map_err(fault)?)
+        };
+        let server = BatchServer::bind(settings).map_err(|fault| match fault {
+            ServerFault::Setting(text) => PyValueError::new_err(text),
+            ServerFault::System(text) => PyOSError::new_err(text),
+        })?;
+        Ok(Self { server, is_read: false, has_ended: false, timeout: Some(Duration::ZERO) })
+    }
+
+    /// The descriptor to watch for reading.
+    fn fileno(&self) -> i32 {
+        self.server.descriptor().as_raw_fd()
+    }
+
+    /// The bound IP address and port.
+    #[getter]
+    fn address(&self) -> (String, u16) {
+        (self.server.address().ip().to_string(), self.server.address().port())
+    }
+
+    /// Seconds until the next turn; `None`: when the descriptor is readable.
+    #[getter]
+    fn timeout(&self) -> Option<f64> {
+        self.timeout.map(|time| time.as_secs_f64())
+    }
+
+    #[getter]
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Sends what was queued, and turns until there are events: `(kind, id, payload)`. An empty list: wait for the
+    /// descriptor or the timeout.
+    fn turn<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        if std::mem::take(&mut self.is_read) {
+            self.server.clear();
+        }
+        for _ in 0..TURNS_MAX {
+            let goes_on = self.server.turn()?;
+            let events = self.server.with_events(|words, bytes| events(py, words, bytes))?;
+            if !events.is_empty() {
+                self.is_read = true;
+                return Ok(events);
+            }
+            if !goes_on {
+                self.has_ended = true;
+                return Ok(events);
+            }
+            if let NextTurn::Readable(time) = self.server.next_turn() {
+                self.timeout = time;
+                return Ok(events);
+            }
+        }
+        self.timeout = Some(Duration::ZERO);
+        Ok(PyList::empty(py))
+    }
+
+    /// Queues a message. Returns 0 if it was queued, 1 if the queue is long, 2 if it was dropped.
+    fn send(&self, id: u32, data: &Bound<'_, PyAny>) -> PyResult<u8> {
+        let sent = with_payload(data, |kind, payload| self.server.send(id, kind, payload))?;
+        Ok(match sent {
+            SendResult::Queued => 0,
+            SendResult::Backpressure => 1,
+            SendResult::Dropped => 2,
+        })
+    }
+
+    /// Starts the closing handshake.
+    fn close(&self, id: u32, code: u16, reason: &str) -> PyResult<bool> {
+        if reason.len() > 123 {
+            return Err(PyValueError::new_err("reason must have at most 123 bytes"));
+        }
+        let fault =
+            || PyValueError::new_err(format!("code must be a close code that may be sent, not {code}"));
+        Ok(self.server.close(id, CloseCode::new(code).ok_or_else(fault)?, reason))
+    }
+
+    fn subscribe(&self, id: u32, topic: &str) -> PyResult<bool> {
+        self.server.subscribe(id, topic).map_err(topic_fault)
+    }
+
+    fn unsubscribe(&self, id: u32, topic: &str) -> bool {
+        self.server.unsubscribe(id, topic)
+    }
+
+    fn buffered(&self, id: u32) -> usize {
+        self.server.buffered(id)
+    }
+
+    /// Publishes to all subscribers. Returns their number.
+    fn publish(&mut self, topic: &str, data: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let server = &mut self.server;
+        with_payload(data, |kind, payload| server.publish(topic, kind, payload))?.map_err(|error| match error
+        {
+            PublishError::Topic(fault) => topic_fault(fault),
+            error => PyOSError::new_err(error.to_string()),
+        })
+    }
+
+    /// Answers a request. Returns whether it still waits.
+    fn respond(
+        &self,
+        id: u32,
+        status: u16,
+        headers: Vec<(String, String)>,
+        body: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        with_payload(body, |_, body| self.server.respond(id, status, &headers, body))?
+            .map_err(PyValueError::new_err)
+    }
+
+    fn stop(&self) {
+        self.server.stop();
+    }
+}
+
+fn topic_fault(fault: InvalidTopic) -> PyErr {
+    PyValueError::new_err(format!("topic: {fault}"))
+}
+
+/// Calls a function with a `str` as text, or with bytes.
+fn with_payload<R>(data: &Bound<'_, PyAny>, call: impl FnOnce(Kind, &[u8]) -> R) -> PyResult<R> {
+    if let Ok(text) = data.cast::<PyString>() {
+        let text = text.to_cow()?;
+        return Ok(call(Kind::Text, text.as_bytes()));
+    }
+    if let Ok(bytes) = data.cast::<PyBytes>() {
+        return Ok(call(Kind::Binary, bytes.as_bytes()));
+    }
+    match data.extract::<Vec<u8>>() {
+        Ok(bytes) => Ok(call(Kind::Binary, &bytes)),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "data must be str, bytes, bytearray or memoryview, not {}",
+            data.get_type().name()?
+        ))),
+    }
+}
+
+/// Creates the events as tuples.
+fn events<'py>(py: Python<'py>, words: &[u32], bytes: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    let event = |words: &[u32]| -> PyResult<Bound<'py, PyAny>> {
+        let (kind, id, start, len) = (words[0], words[1], words[2] as usize, words[3] as usize);
+        let payload = &bytes[start..start + len];
+        let payload = match kind {
+            // The protocol has checked it.
+            TEXT => PyString::new(py, std::str::from_utf8(payload).unwrap_or_default()).into_any(),
+            _ => PyBytes::new(py, payload).into_any(),
+        };
+        Ok((kind, id, payload).into_pyobject(py)?.into_any())
+    };
+    let list = PyList::empty(py);
+    for words in words.chunks_exact(4) {
+        list.append(event(words)?)?;
+    }
+    Ok(list)
+}
