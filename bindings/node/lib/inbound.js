@@ -4,6 +4,7 @@ const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { toBinaryType } = require('./data');
+const { copyInput } = require('./input');
 const native = require('./native');
 
 /** Numbers for each event: kind, 1 if the payload was copied, start, length. */
@@ -56,12 +57,25 @@ class Inbound {
       this.websocket._socket.pause();
       return;
     }
+    this.#receive(chunk, 0);
+  }
+
+  /** Receives the shared input's first bytes. */
+  receiveInput(length) {
+    if (this.bursts !== null) this.receive(copyInput(length));
+    else this.#receive(null, length);
+  }
+
+  #receive(chunk, length) {
     // A listener may receive another chunk: a burst within the burst.
     const outer = delivering;
-    if (outer === 0) return this.#deliver(chunk, native.receive(this.id, chunk));
-    const saved = events.slice(0, outer * WORDS);
+    const saved = outer === 0 ? null : events.slice(0, outer * WORDS);
+    const state = chunk === null ? native.receiveShared(this.id, length) : native.receive(this.id, chunk);
+    // Payloads are views of the chunk, so it must be their own. A part of a long message has none.
+    if (chunk === null) chunk = state >>> COUNT_SHIFT === 0 ? EMPTY_BUFFER : copyInput(length);
+    if (saved === null) return this.#deliver(chunk, state);
     try {
-      this.#deliver(chunk, native.receive(this.id, chunk));
+      this.#deliver(chunk, state);
     } finally {
       events.set(saved);
       delivering = outer;

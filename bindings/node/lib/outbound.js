@@ -6,6 +6,7 @@ const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { events } = require('./inbound');
+const { input } = require('./input');
 const native = require('./native');
 
 /** Bytes of collected payloads. Also the queued bytes after which a connection writes within a burst. */
@@ -24,7 +25,7 @@ const PLAIN = 32;
  */
 const payloads = Buffer.allocUnsafeSlow(COLLECTED_BYTES);
 const words = new Uint32Array(COLLECTED_MESSAGES * WORDS);
-native.share(Buffer.from(events.buffer), payloads, Buffer.from(words.buffer));
+native.share(Buffer.from(events.buffer), payloads, Buffer.from(words.buffer), input);
 let owner = null;
 let used = 0;
 let count = 0;

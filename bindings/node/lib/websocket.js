@@ -17,6 +17,7 @@ const deflate = require('./deflate');
 const { EventTargetMethods, defineAttributes } = require('./events');
 const { faultError } = require('./faults');
 const { Inbound } = require('./inbound');
+const { attachInput, copyInput } = require('./input');
 const native = require('./native');
 const { MORE, Outbound, PLAIN } = require('./outbound');
 
@@ -131,6 +132,7 @@ class WebSocket extends EventEmitter {
     socket.on('data', socketOnData);
     socket.on('end', socketOnEnd);
     socket.on('error', socketOnError);
+    attachInput(socket, socketOnInput);
     this._readyState = OPEN;
     this.emit('open');
   }
@@ -340,6 +342,17 @@ function setCloseTimer(websocket) {
 
 function socketOnData(chunk) {
   this[kWebSocket]._inbound.receive(chunk);
+}
+
+/** Handles bytes in the shared input: the socket's way around a stream's buffers. */
+function socketOnInput(length) {
+  const websocket = this[kWebSocket];
+  // Others read as well, or earlier bytes wait.
+  if (websocket === undefined || this.listenerCount('data') !== 1 || this.readableLength !== 0 || !this.readableFlowing) {
+    return this.push(copyInput(length));
+  }
+  websocket._inbound.receiveInput(length);
+  return true;
 }
 
 function socketOnEnd() {

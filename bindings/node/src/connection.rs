@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use napi::bindgen_prelude::{Buffer, BufferSlice};
 use napi::{Error, Result, Status};
 use napi_derive::napi;
-use sinews_bindings::{Batch, Connection};
+use sinews_bindings::Connection;
 use sinews_proto::{CloseCode, Kind, Misuse, Role};
 use sinews_session::Sent;
 
 use crate::closed::ClosedInfo;
-use crate::memory::{self, read_word, write_words};
+use crate::memory::{self, Memory, read_word, write_words};
 use crate::options::{DeflateOptions, LimitOptions, negotiated};
 
 thread_local! {
@@ -115,7 +115,29 @@ fn with_slot<R>(id: u32, call: impl FnOnce(&mut Slot) -> R) -> Result<R> {
 /// The connection is freed.
 #[napi]
 pub fn receive(id: u32, mut chunk: BufferSlice<'_>) -> Result<u32> {
-    deliver(id, |connection, batch| connection.receive(&mut chunk, batch))
+    memory::with(|memory| {
+        memory.batch.clear(KEPT_BYTES);
+        with_slot(id, |slot| {
+            let waits = slot.connection.receive(&mut chunk, &mut memory.batch);
+            report(&slot.connection, memory, waits)
+        })
+    })
+}
+
+/// Receives the shared input's first bytes, as [`receive`].
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn receive_shared(id: u32, len: u32) -> Result<u32> {
+    memory::with(|memory| {
+        memory.batch.clear(KEPT_BYTES);
+        with_slot(id, |slot| {
+            let chunk = memory.input.get_mut(..len as usize).unwrap_or_default();
+            let waits = slot.connection.receive(chunk, &mut memory.batch);
+            report(&slot.connection, memory, waits)
+        })
+    })
 }
 
 /// Continues with input that waits, as [`receive`].
@@ -124,27 +146,28 @@ pub fn receive(id: u32, mut chunk: BufferSlice<'_>) -> Result<u32> {
 /// The connection is freed.
 #[napi]
 pub fn resume(id: u32) -> Result<u32> {
-    deliver(id, Connection::resume)
-}
-
-fn deliver(id: u32, call: impl FnOnce(&mut Connection, &mut Batch) -> bool) -> Result<u32> {
     memory::with(|memory| {
         memory.batch.clear(KEPT_BYTES);
         with_slot(id, |slot| {
-            let waits = call(&mut slot.connection, &mut memory.batch);
-            let count = (memory.batch.words().len() / EVENT_WORDS) as u32;
-            let mut state = count << flags::BITS;
-            for (is_set, flag) in [
-                (slot.connection.has_closed(), flags::CLOSED),
-                (waits, flags::WAITS),
-                (!memory.batch.bytes().is_empty(), flags::COPIED),
-                (!memory.write_events(), flags::TOO_MANY),
-            ] {
-                state |= if is_set { flag } else { 0 };
-            }
-            state
+            let waits = slot.connection.resume(&mut memory.batch);
+            report(&slot.connection, memory, waits)
         })
     })
+}
+
+/// Writes a burst's events into the shared memory, and returns their number and flags.
+fn report(connection: &Connection, memory: &mut Memory, waits: bool) -> u32 {
+    let count = (memory.batch.words().len() / EVENT_WORDS) as u32;
+    let mut state = count << flags::BITS;
+    for (is_set, flag) in [
+        (connection.has_closed(), flags::CLOSED),
+        (waits, flags::WAITS),
+        (!memory.batch.bytes().is_empty(), flags::COPIED),
+        (!memory.write_events(), flags::TOO_MANY),
+    ] {
+        state |= if is_set { flag } else { 0 };
+    }
+    state
 }
 
 /// Writes the latest burst's events into `events`.

@@ -18,6 +18,8 @@ pub(crate) struct Memory {
     /// Messages to send: their payloads, and the numbers that describe them.
     pub(crate) payloads: Shared,
     pub(crate) messages: Shared,
+    /// Bytes that a socket has just received.
+    pub(crate) input: Shared,
     /// Frames for the socket.
     pub(crate) slab: Shared,
     /// The latest burst, until JavaScript has taken it.
@@ -30,7 +32,14 @@ pub(crate) type Shared = ManuallyDrop<Buffer>;
 impl Memory {
     fn new() -> Self {
         let none = || ManuallyDrop::new(Buffer::from(Vec::new()));
-        Self { events: none(), payloads: none(), messages: none(), slab: none(), batch: Batch::new() }
+        Self {
+            events: none(),
+            payloads: none(),
+            messages: none(),
+            input: none(),
+            slab: none(),
+            batch: Batch::new(),
+        }
     }
 
     /// Writes the latest burst's events into the memory that is shared. Returns `false` if they do not fit.
@@ -60,11 +69,12 @@ pub(crate) fn read_word(bytes: &[u8]) -> u32 {
 
 /// Shares the thread's memory. JavaScript calls it once.
 #[napi]
-pub fn share(events: Buffer, payloads: Buffer, messages: Buffer) {
+pub fn share(events: Buffer, payloads: Buffer, messages: Buffer, input: Buffer) {
     with(|memory| {
         memory.events = ManuallyDrop::new(events);
         memory.payloads = ManuallyDrop::new(payloads);
         memory.messages = ManuallyDrop::new(messages);
+        memory.input = ManuallyDrop::new(input);
     });
 }
 
