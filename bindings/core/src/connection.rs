@@ -18,10 +18,10 @@ thread_local! {
     static RESOURCES: RefCell<Resources> = RefCell::new(Resources::new());
 }
 
-/// Runs a function with the thread's memory and time.
-fn with_thread<R>(call: impl FnOnce(&mut Resources, Time) -> R) -> R {
+/// Runs a function with the thread's memory and time. Without timeouts, the time stands still, and no clock is read.
+fn with_thread<R>(is_timed: bool, call: impl FnOnce(&mut Resources, Time) -> R) -> R {
     RESOURCES.with_borrow_mut(|resources| {
-        let elapsed = START.elapsed().as_micros();
+        let elapsed = if is_timed { START.elapsed().as_micros() } else { 0 };
         // Half a million years.
         let now = Time::from_micros(u64::try_from(elapsed).unwrap_or(u64::MAX));
         call(resources, now)
@@ -41,18 +41,29 @@ pub struct Connection {
     session: Session,
     /// The write in flight.
     chain: Option<Box<Chain>>,
+    is_timed: bool,
 }
 
 impl Connection {
     /// Creates a connection. A message has at most 4 GiB, whatever `config` permits.
     #[must_use]
     pub fn new(negotiated: Negotiated, config: Arc<Config>) -> Self {
+        Self::with_clock(negotiated, config, true)
+    }
+
+    /// Creates a connection whose owner keeps all timeouts: [`timeout`](Self::timeout) has no meaning.
+    #[must_use]
+    pub fn without_timeouts(negotiated: Negotiated, config: Arc<Config>) -> Self {
+        Self::with_clock(negotiated, config, false)
+    }
+
+    fn with_clock(negotiated: Negotiated, config: Arc<Config>, is_timed: bool) -> Self {
         let config = match config.max_message() > u64::from(u32::MAX) {
             true => Arc::new(Config::clone(&config).with_max_message(u32::MAX.into())),
             false => config,
         };
-        let session = with_thread(|_, now| Session::new(negotiated, config, now));
-        Self { session, chain: None }
+        let session = with_thread(is_timed, |_, now| Session::new(negotiated, config, now));
+        Self { session, chain: None, is_timed }
     }
 
     /// Receives a chunk, which is unmasked in place, and appends its events to `batch`. Returns whether the rest of the
@@ -65,7 +76,8 @@ impl Connection {
     /// As [`receive`](Self::receive), for another receiver than [`Batch`], which must call no connection.
     pub fn receive_with(&mut self, chunk: &mut [u8], events: &mut impl Events) -> bool {
         let session = &mut self.session;
-        with_thread(|resources, now| session.receive(chunk, resources, now, events)) == Flow::Pause
+        with_thread(self.is_timed, |resources, now| session.receive(chunk, resources, now, events))
+            == Flow::Pause
     }
 
     /// Continues with input that waits. Returns whether some still waits.
@@ -81,7 +93,8 @@ impl Connection {
             return false;
         }
         !session.wants_resume()
-            || with_thread(|resources, now| session.resume(resources, now, events)) == Flow::Pause
+            || with_thread(self.is_timed, |resources, now| session.resume(resources, now, events))
+                == Flow::Pause
     }
 
     /// Whether received input waits for [`resume`](Self::resume), which makes progress now.
@@ -93,7 +106,7 @@ impl Connection {
     /// The peer has ended the transport.
     pub fn receive_end(&mut self) {
         let session = &mut self.session;
-        with_thread(|_, now| session.receive_end(now));
+        with_thread(self.is_timed, |_, now| session.receive_end(now));
     }
 
     /// Queues a message. A text must be UTF-8.
@@ -154,7 +167,7 @@ impl Connection {
 
     fn with_tx<R>(&mut self, call: impl FnOnce(&mut sinews_session::Tx<'_>) -> R) -> R {
         let session = &mut self.session;
-        with_thread(|resources, now| {
+        with_thread(self.is_timed, |resources, now| {
             let result = call(&mut session.tx(resources, now));
             session.after_tx(resources, now);
             result
@@ -174,7 +187,7 @@ impl Connection {
     pub fn finish_write(&mut self) -> bool {
         let Some(mut chain) = self.chain.take() else { return false };
         let session = &mut self.session;
-        with_thread(|resources, now| {
+        with_thread(self.is_timed, |resources, now| {
             let len = chain.len();
             chain.advance(len);
             session.progressed(len, now);
@@ -202,7 +215,7 @@ impl Connection {
             let accepted = *written.as_ref().unwrap_or(&0);
             chain.advance(accepted);
             let session = &mut self.session;
-            with_thread(|resources, now| {
+            with_thread(self.is_timed, |resources, now| {
                 session.progressed(accepted, now);
                 if chain.is_empty() {
                     has_drained |= session.finish_send(chain, resources, now);
@@ -273,7 +286,7 @@ impl Connection {
     /// Records that the owner has not read from the socket: the peer's silence until now does not count.
     pub fn note_unread(&mut self) {
         let session = &mut self.session;
-        with_thread(|_, now| session.note_unread(now));
+        with_thread(self.is_timed, |_, now| session.note_unread(now));
     }
 
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due. It may move to a later time without
@@ -287,13 +300,13 @@ impl Connection {
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         let deadline = self.session.deadline()?;
-        Some(with_thread(|_, now| deadline.since(now)))
+        Some(with_thread(self.is_timed, |_, now| deadline.since(now)))
     }
 
     /// Does what is due. A call before [`timeout`](Self::timeout) does nothing.
     pub fn handle_timeout(&mut self) {
         let session = &mut self.session;
-        with_thread(|resources, now| {
+        with_thread(self.is_timed, |resources, now| {
             if session.deadline().is_some_and(|deadline| deadline <= now) {
                 session.handle_timeout(resources, now);
             }

@@ -4,7 +4,7 @@ const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { toBinaryType } = require('./data');
-const { copyInput } = require('./input');
+const { INPUT_BYTES, copyInput } = require('./input');
 const native = require('./native');
 
 /** Numbers for each event: kind, 1 if the payload was copied, start, length. */
@@ -71,8 +71,8 @@ class Inbound {
     const outer = delivering;
     const saved = outer === 0 ? null : events.slice(0, outer * WORDS);
     const state = chunk === null ? native.receiveShared(this.id, length) : native.receive(this.id, chunk);
-    // Payloads are views of the chunk, so it must be their own. A part of a long message has none.
-    if (chunk === null) chunk = state >>> COUNT_SHIFT === 0 ? EMPTY_BUFFER : copyInput(length);
+    // Payloads are views of the chunk, so it must be their own. A single payload is copied alone.
+    if (chunk === null && state >>> COUNT_SHIFT > 1) chunk = copyInput(length);
     if (saved === null) return this.#deliver(chunk, state);
     try {
       this.#deliver(chunk, state);
@@ -94,6 +94,7 @@ class Inbound {
     const isFirst = !outbound.isScheduled;
     outbound.isScheduled = true;
     if (!isLong) delivering = count;
+    if (chunk === null && !this.isSynchronous) chunk = copyInput(INPUT_BYTES);
     try {
       if (this.isSynchronous) {
         while (at < count) this.#emit(numbers, at++, chunk, copied);
@@ -117,7 +118,8 @@ class Inbound {
     let data = EMPTY_BUFFER;
     if (length !== 0) {
       const source = numbers[at + 1] === 0 ? chunk : copied;
-      data = new FastBuffer(source.buffer, source.byteOffset + numbers[at + 2], length);
+      if (source === null) data = copyInput(length, numbers[at + 2]);
+      else data = new FastBuffer(source.buffer, source.byteOffset + numbers[at + 2], length);
     }
     const { websocket } = this;
     if (kind === TEXT) {

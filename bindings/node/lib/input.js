@@ -35,11 +35,11 @@ function attachInput(socket, callback) {
   handle.useUserBuffer(input);
 }
 
-/** Returns a copy of the latest bytes. */
-function copyInput(length) {
+/** Returns a copy of the latest bytes, or of a part. */
+function copyInput(length, start = 0) {
   const chunk = Buffer.allocUnsafe(length);
-  input.copy(chunk, 0, 0, length);
+  input.copy(chunk, 0, start, start + length);
   return chunk;
 }
 
-module.exports = { attachInput, copyInput, input };
+module.exports = { INPUT_BYTES, attachInput, copyInput, input };

@@ -34,6 +34,8 @@ let count = 0;
 const SLAB_BYTES = 64 * 1024;
 let slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
 let position = 0;
+/** The latest view. */
+let view = EMPTY_BUFFER;
 native.shareSlab(slab);
 
 /** The number of a connection that is freed. */
@@ -59,6 +61,14 @@ function passCollected() {
   used = 0;
   count = 0;
   if (messages > 0 && id !== NONE) native.queue(id, messages);
+}
+
+/** Returns frames in the slab. Answers have often the same length, and then the same view. */
+function viewSlab(length) {
+  if (view.length !== length || view.byteOffset !== position || view.buffer !== slab.buffer) {
+    view = new FastBuffer(slab.buffer, position, length);
+  }
+  return view;
 }
 
 let isExitHandled = false;
@@ -162,7 +172,7 @@ class Outbound {
     }
     const length = this.id === NONE ? 0 : native.flush(this.id, messages, position);
     if (length < 0) return this.#writeLarge(-length);
-    this.#write(length === 0 ? EMPTY_BUFFER : new FastBuffer(slab.buffer, position, length));
+    this.#write(length === 0 ? EMPTY_BUFFER : viewSlab(length));
     if (!this.isReusing || this.socket.writableLength !== 0) position += length;
   }
 

@@ -70,7 +70,7 @@ const KEPT_BYTES: usize = 64 << 10;
 #[napi]
 pub fn open(is_server: bool, limits: LimitOptions, deflate: Option<DeflateOptions>) -> Result<u32> {
     let role = if is_server { Role::Server } else { Role::Client };
-    let connection = Connection::new(negotiated(role, deflate)?, limits.config());
+    let connection = Connection::without_timeouts(negotiated(role, deflate)?, limits.config());
     let slot = Box::new(Slot { connection, fragments: None, is_plain: false });
     Ok(SLOTS.with_borrow_mut(|slots| match slots.free.pop() {
         Some(id) => {

@@ -315,7 +315,8 @@ impl Connection {
     /// Starts the closing handshake behind the queued messages. Returns whether the connection was open.
     #[pyo3(signature = (code=1000, reason=""))]
     fn _close(slf: &Bound<'_, Self>, code: u16, reason: &str) -> PyResult<bool> {
-        let invalid = || PyValueError::new_err(format!("code must be 1000-1003, 1007-1014 or 3000-4999: {code}"));
+        let invalid =
+            || PyValueError::new_err(format!("code must be 1000-1003, 1007-1014 or 3000-4999: {code}"));
         let code = CloseCode::new(code).ok_or_else(invalid)?;
         let result = slf.borrow_mut().start_close(code, reason);
         match result {
@@ -379,7 +380,13 @@ impl Connection {
     /// The close reason; `None` before the end.
     #[getter(_close_reason)]
     fn close_reason_text(&self) -> Option<String> {
-        Some(self.ending.as_ref()?.closed.as_ref().map_or_else(String::new, |closed| closed.reason().to_owned()))
+        Some(
+            self.ending
+                .as_ref()?
+                .closed
+                .as_ref()
+                .map_or_else(String::new, |closed| closed.reason().to_owned()),
+        )
     }
 
     /// The peer's Close, the local Close, whether the peer's came first, and the fault.

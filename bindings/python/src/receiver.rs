@@ -61,7 +61,9 @@ impl Receiver {
         let py = slf.py();
         let context = match context {
             Some(context) => context,
-            None => py.import(intern!(py, "contextvars"))?.call_method0(intern!(py, "copy_context"))?.unbind(),
+            None => {
+                py.import(intern!(py, "contextvars"))?.call_method0(intern!(py, "copy_context"))?.unbind()
+            }
         };
         let mut this = slf.borrow_mut();
         if this.state != State::Waiting {
