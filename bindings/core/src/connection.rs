@@ -18,7 +18,7 @@ thread_local! {
     static RESOURCES: RefCell<Resources> = RefCell::new(Resources::new());
 }
 
-/// Runs a function with the thread's memory and time. Without timeouts, the time stands still, and no clock is read.
+/// Runs a function with the thread's memory and time. Connections without timeouts read no clock.
 fn with_thread<R>(is_timed: bool, call: impl FnOnce(&mut Resources, Time) -> R) -> R {
     RESOURCES.with_borrow_mut(|resources| {
         let elapsed = if is_timed { START.elapsed().as_micros() } else { 0 };
@@ -51,7 +51,7 @@ impl Connection {
         Self::with_clock(negotiated, config, true)
     }
 
-    /// Creates a connection whose owner keeps all timeouts: [`timeout`](Self::timeout) has no meaning.
+    /// Creates a connection without timeouts: [`timeout`](Self::timeout) has no meaning.
     #[must_use]
     pub fn without_timeouts(negotiated: Negotiated, config: Arc<Config>) -> Self {
         Self::with_clock(negotiated, config, false)
@@ -260,7 +260,7 @@ impl Connection {
         self.session.transport_action()
     }
 
-    /// Whether [`take_closed`](Self::take_closed) returns something.
+    /// Whether [`take_closed`](Self::take_closed) returns a result.
     #[must_use]
     pub fn has_closed(&self) -> bool {
         self.session.has_closed()
