@@ -152,3 +152,54 @@ fn partial_writes_stay_in_flight() {
     assert_eq!(server.write_with(|_| Err("reset")), Err("reset"));
     assert!(server.is_writing());
 }
+
+#[test]
+fn application_answers_pings_closes_and_faults_itself() {
+    let [mut client, mut server] = pair(Config::default().with_answers(false), None);
+    assert_eq!(client.ping(b"p"), Ok(Sent::Queued));
+    client.close(CloseCode::NORMAL, "done").unwrap();
+    assert_eq!(pass(&mut client, &mut server), [(EventKind::Ping, b"p".to_vec())]);
+    assert!(!server.wants_write() && server.has_closed());
+    assert_eq!(server.take_closed().unwrap().reason(), "done");
+    // What arrived before the Close is still answered.
+    assert_eq!(server.pong(b"p"), Ok(Sent::Queued));
+    assert_eq!(server.send(Kind::Text, b"answer"), Ok(Sent::Queued));
+    server.close_with(Some(CloseCode::NORMAL), "done").unwrap();
+    let answers = [(EventKind::Pong, b"p".to_vec()), (EventKind::Text, b"answer".to_vec())];
+    assert_eq!(pass(&mut server, &mut client), answers);
+    assert_eq!(client.take_closed().unwrap().cause(), Cause::Local);
+
+    let [_, mut server] = pair(Config::default().with_answers(false), None);
+    server.receive(&mut [0x81, 0x01, b'a'], &mut Batch::new());
+    assert!(!server.wants_write() && server.is_open());
+    assert_eq!(server.take_closed().unwrap().status(), 1002);
+    server.close_with(None, "").unwrap();
+    assert_eq!(server.start_write().unwrap().concat(), [0x88, 0]);
+}
+
+#[test]
+fn compression_may_be_disabled_for_a_message() {
+    let deflate = DeflateConfig::new().with_threshold(0);
+    let [mut client, mut server] = pair(Config::default(), Some(deflate));
+    for (enabled, first) in [(true, 0xc1), (false, 0x81), (true, 0xc1)] {
+        server.set_compression(enabled);
+        assert_eq!(server.send(Kind::Text, &[b'a'; 100]), Ok(Sent::Queued));
+        let mut bytes = server.start_write().unwrap().concat();
+        server.finish_write();
+        assert_eq!(bytes[0], first);
+        let mut batch = Batch::new();
+        client.receive(&mut bytes, &mut batch);
+        let event = batch.events().next().unwrap();
+        assert_eq!(batch.payload(event, &bytes), [b'a'; 100]);
+    }
+}
+
+#[test]
+fn connections_without_timeouts_read_no_clock() {
+    let config = Arc::new(Config::default());
+    let mut server = Connection::without_timeouts(Negotiated::websocket(Role::Server), config);
+    let timeout = server.timeout();
+    assert_eq!(server.send(Kind::Text, b"a"), Ok(Sent::Queued));
+    assert!(server.start_write().is_some() && !server.finish_write());
+    assert_eq!(server.timeout(), timeout);
+}

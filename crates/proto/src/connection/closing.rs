@@ -120,6 +120,21 @@ mod tests {
         CloseSignal::Ended,
     ];
 
+    #[test]
+    fn unanswered_signals_leave_the_sending_direction_open() {
+        for sending in SENDING {
+            let closes = step(ReceiveState::Open, sending, CloseSignal::PeerClosesUnanswered);
+            assert_eq!(closes, (ReceiveState::PeerClosed, sending));
+            let fails = step(ReceiveState::Open, sending, CloseSignal::PeerFailsUnanswered);
+            assert_eq!(fails, (ReceiveState::Failed, sending));
+            for receiving in [ReceiveState::PeerClosed, ReceiveState::Failed] {
+                for signal in [CloseSignal::PeerClosesUnanswered, CloseSignal::PeerFailsUnanswered] {
+                    assert_eq!(step(receiving, sending, signal), (receiving, sending));
+                }
+            }
+        }
+    }
+
     /// Every cell, written by hand: rows are pairs, columns the five signals.
     #[test]
     fn every_cell_of_the_closing_handshake() {
