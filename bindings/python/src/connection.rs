@@ -147,14 +147,19 @@ impl Connection {
         config: &Config,
         on_message: Option<Py<PyAny>>,
         on_ping: Option<Py<PyAny>>,
-    ) {
-        let mut this = slf.borrow_mut();
-        if matches!(this.phase, Phase::Handshake) {
-            let connection = sinews_bindings::Connection::new(negotiation.negotiated, config.proto.clone());
-            this.phase = Phase::Open(Box::new(connection));
-            this.on_message = on_message;
-            this.on_ping = on_ping;
+    ) -> PyResult<()> {
+        {
+            let mut this = slf.borrow_mut();
+            if matches!(this.phase, Phase::Handshake) {
+                let connection =
+                    sinews_bindings::Connection::new(negotiation.negotiated, config.proto.clone());
+                this.phase = Phase::Open(Box::new(connection));
+                this.on_message = on_message;
+                this.on_ping = on_ping;
+            }
         }
+        // Starts the timer.
+        driver::settle(slf)
     }
 
     /// Receives bytes that followed the peer's handshake.
@@ -251,10 +256,11 @@ impl Connection {
         Err(PyErr::from_value(error))
     }
 
-    /// Removes the queue's limit.
+    /// Removes the queue's limit, and resumes reads.
     fn _unlimit(slf: &Bound<'_, Self>) -> PyResult<()> {
         {
             let mut this = slf.borrow_mut();
+            this.flags.is_paused = false;
             this.limits.max_queue = usize::MAX;
             this.limits.low_queue = usize::MAX;
         }

@@ -15,7 +15,7 @@ except ImportError:
     uvloop = None
 
 #: Seconds for one test.
-TIMEOUT = 30
+TIMEOUT = 10
 
 
 def pytest_generate_tests(metafunc):

@@ -228,7 +228,7 @@ async def test_message_above_the_limit_closes_with_1009():
 
 
 async def test_keepalive_disconnects_a_silent_peer():
-    keepalive = {"ping_interval": 0.05, "pong_timeout": 0.05}
+    keepalive = {"ping_interval": 0.05, "pong_timeout": 0.05, "close_timeout": 0.05}
     recorder = Recorder()
     async with await serve(lambda request: recorder, "127.0.0.1", 0, **keepalive) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
