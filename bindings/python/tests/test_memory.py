@@ -65,7 +65,7 @@ async def test_messages_leave_no_memory():
 
         await run(20_000)
         before = resident()
-        await run(200_000)
+        await run(1_000_000)
         assert resident() - before < 4 << 20
 
 
@@ -87,7 +87,7 @@ async def test_tasks_leave_no_memory():
 
             await run(10_000)
             before = resident()
-            await run(100_000)
+            await run(200_000)
             assert resident() - before < 4 << 20
 
 
