@@ -1,4 +1,4 @@
-"""What the connections of both APIs share: the transport and the opening handshake."""
+"""The common part of both APIs' connections: the transport and the opening handshake."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Optional, Union
@@ -93,36 +94,23 @@ class Headers(MutableMapping[str, str]):
 HeadersLike = Union[Headers, Mapping[str, str], Iterable[tuple[str, str]]]
 
 
+@dataclasses.dataclass
 class Request:
     """A handshake's request."""
 
-    __slots__ = ("path", "headers", "_data")
-
-    def __init__(self, path: str, headers: Headers, _data: bytes = b"") -> None:
-        self.path = path
-        self.headers = headers
-        self._data = _data
-
-    def __repr__(self) -> str:
-        return f"Request(path={self.path!r}, headers={self.headers!r})"
+    path: str
+    headers: Headers
+    _data: bytes = dataclasses.field(default=b"", repr=False, compare=False)
 
 
+@dataclasses.dataclass
 class Response:
     """A handshake's response."""
 
-    __slots__ = ("status_code", "reason_phrase", "headers", "body")
-
-    def __init__(self, status_code: int, reason_phrase: str, headers: Headers, body: bytes = b"") -> None:
-        self.status_code = status_code
-        self.reason_phrase = reason_phrase
-        self.headers = headers
-        self.body = body
-
-    def __repr__(self) -> str:
-        return (
-            f"Response(status_code={self.status_code!r}, reason_phrase={self.reason_phrase!r}, "
-            f"headers={self.headers!r}, body={self.body!r})"
-        )
+    status_code: int
+    reason_phrase: str
+    headers: Headers
+    body: bytes = b""
 
     def serialize(self) -> bytes:
         head = f"HTTP/1.1 {self.status_code} {self.reason_phrase}\r\n".encode()

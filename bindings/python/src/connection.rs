@@ -16,7 +16,7 @@ use crate::handshake::Negotiation;
 use crate::receiver::Receiver;
 use crate::socket::Descriptor;
 
-/// A WebSocket connection: base class of those in `sinews.listener` and `sinews.websockets`.
+/// A WebSocket connection: base class for `sinews.listener` and `sinews.websockets`.
 ///
 /// No Python code runs while a connection is borrowed: handlers call the connection again.
 #[pyclass(subclass, weakref, module = "sinews._native")]
@@ -31,7 +31,7 @@ pub(crate) struct Connection {
     pub(crate) queue: VecDeque<Py<PyAny>>,
     pub(crate) receiver: Option<Py<Receiver>>,
     pub(crate) limits: Limits,
-    /// The handshake's bytes, which precede those of the connection.
+    /// The handshake's bytes: sent before the connection's bytes.
     pub(crate) raw: Vec<u8>,
     pub(crate) raw_sent: usize,
     pub(crate) timer: Option<(Time, Py<PyAny>)>,
@@ -189,7 +189,7 @@ impl Connection {
         driver::settle(slf)
     }
 
-    /// Sends what is queued.
+    /// Sends the queued bytes.
     fn _flush(slf: &Bound<'_, Self>) -> PyResult<()> {
         slf.borrow_mut().flags.is_flush_scheduled = false;
         driver::settle(slf)
@@ -221,7 +221,7 @@ impl Connection {
         Ok(message)
     }
 
-    /// Sends what is queued, and returns what a task awaits until a message may be there.
+    /// Sends the queued bytes. Returns an awaitable that ends when a message may be there.
     fn _wait(slf: &Bound<'_, Self>) -> PyResult<Py<Receiver>> {
         let py = slf.py();
         if !slf.borrow().flags.is_bursting {

@@ -27,7 +27,7 @@ const RECEIVE_MAX: usize = 128 << 10;
 /// Events whose memory is kept for the next burst.
 const EVENTS_KEPT: usize = 1_024;
 
-/// The socket is readable: receives a burst, calls the handlers, and sends what they have queued.
+/// The socket is readable: receives a burst, calls the handlers, and sends their messages.
 pub(crate) fn read(slf: &Bound<'_, Connection>) -> PyResult<()> {
     let py = slf.py();
     let mut events = EVENTS.take();
@@ -173,7 +173,7 @@ pub(crate) fn fail(slf: &Bound<'_, Connection>, error: PyErr) -> PyResult<()> {
     event_loop.call_method1(py, intern!(py, "call_exception_handler"), (context,)).map(drop)
 }
 
-/// Sends what is queued, and makes the calls that are due.
+/// Sends the queued bytes, and makes the calls that are due.
 pub(crate) fn settle(slf: &Bound<'_, Connection>) -> PyResult<()> {
     let py = slf.py();
     loop {
@@ -199,7 +199,7 @@ pub(crate) fn settle(slf: &Bound<'_, Connection>) -> PyResult<()> {
     }
 }
 
-/// Changes what the loop watches the socket for.
+/// Changes the events for which the loop watches the socket.
 fn watch(slf: &Bound<'_, Connection>, method: &str, callback: Option<&str>) -> PyResult<()> {
     let py = slf.py();
     let (event_loop, descriptor) = {

@@ -17,7 +17,7 @@ create_exception!(
     "A malformed head or a failed negotiation: text, status, headers and body."
 );
 
-/// What the ends have agreed on.
+/// A handshake's result: role and compression.
 #[pyclass(frozen, module = "sinews._native")]
 pub(crate) struct Negotiation {
     pub(crate) negotiated: Negotiated,

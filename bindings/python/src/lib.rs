@@ -1,7 +1,7 @@
 //! The native part of the PyPI package `sinews`: a WebSocket connection in the caller's asyncio loop.
 //!
 //! [`Connection`](connection::Connection) reads its socket when the loop says that it is readable. One call from the
-//! loop receives a burst, parses it and calls the handlers; one system call then sends what the handlers have queued.
+//! loop receives a burst, parses it and calls the handlers; one system call then sends the handlers' messages.
 //! Connections that have no plain socket (TLS) are asyncio protocols on the loop's transport.
 #![forbid(unsafe_code)]
 

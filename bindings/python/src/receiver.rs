@@ -1,4 +1,4 @@
-//! What a task awaits until a message arrives.
+//! The awaitable of a task that receives.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::exceptions::asyncio::CancelledError;

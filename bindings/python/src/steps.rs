@@ -32,7 +32,7 @@ pub(crate) enum Step {
 }
 
 impl Connection {
-    /// Returns the next due call. Sends what is queued first.
+    /// Returns the next due call. Sends the queued bytes first.
     pub(crate) fn next_step(&mut self, py: Python<'_>) -> Option<Step> {
         if matches!(self.phase, Phase::Lost) || self.flags.is_losing {
             return None;
@@ -127,7 +127,7 @@ impl Connection {
         events
     }
 
-    /// Parses received bytes, and appends what is for handlers to `events`.
+    /// Parses received bytes, and appends the handlers' events to `events`.
     pub(crate) fn take_chunk(&mut self, py: Python<'_>, chunk: &mut [u8], events: &mut Vec<Incoming>) {
         self.flags.is_bursting = true;
         match &mut self.phase {

@@ -131,11 +131,25 @@ class connect:  # noqa: N801
         self._set_uri(uri)
         if old.secure and not self._target.secure:
             raise SecurityError(f"cannot follow redirect to non-secure URI {uri}") from error
-        if (old.host, old.port) != (self._target.host, self._target.port):
-            if self._kwargs.get("unix") or self._kwargs.get("sock") is not None or "host" in self._kwargs:
-                raise ValueError(f"cannot follow cross-origin redirect to {uri} with a preexisting socket") from error
+        is_same = (old.host, old.port) == (self._target.host, self._target.port)
+        fixed = self._fixed_address(is_same)
+        if fixed is not None:
+            origin = "" if is_same else "cross-origin "
+            raise ValueError(f"cannot follow {origin}redirect to {uri} with {fixed}") from error
+        if not is_same:
             # Credentials are for their origin only.
-            self._headers = [item for item in self._headers if item[0].lower() not in ("authorization", "cookie")]
+            secrets = ("authorization", "cookie", "proxy-authorization")
+            self._headers = [item for item in self._headers if item[0].lower() not in secrets]
+
+    def _fixed_address(self, is_same: bool) -> Optional[str]:
+        """Returns the option that names the server's address."""
+        if self._kwargs.get("sock") is not None:
+            return "a preexisting socket"
+        if is_same:
+            return None
+        if self._kwargs.get("unix"):
+            return "a Unix socket"
+        return "an explicit host or port" if {"host", "port"} & set(self._kwargs) else None
 
     async def _open_once(self) -> ClientConnection:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What clients and servers share."""
+"""The common part of clients and servers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,26 @@ __all__ = ["Connection", "broadcast"]
 Data = Union[str, bytes]
 DataLike = Union[str, bytes, bytearray, memoryview]
 
-# What `_send` returns.
+# Results of `_send`.
 _SLOW_DOWN, _CLOSING, _UNSUPPORTED, _MESSAGE_OPEN = 1, 2, 3, 4
+
+
+class SocketTransport:
+    """The methods of a transport that programs call, for a connection with a socket of its own."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.get_extra_info = connection.get_extra_info
+        self.abort = connection.abort
+        self.close = connection.abort
+        self._connection = connection
+
+    def is_closing(self) -> bool:
+        """Returns whether the socket is closed."""
+        return self._connection._state == State.CLOSED
+
+    def get_write_buffer_size(self) -> int:
+        """Returns the queued bytes."""
+        return self._connection.buffered
 
 
 class Connection(_base.BaseConnection):
@@ -58,8 +76,13 @@ class Connection(_base.BaseConnection):
 
     @property
     def transport(self) -> Any:
-        """The loop's transport. A connection with a socket of its own returns itself."""
-        return self._transport or self
+        """The loop's transport, or one for the connection's own socket."""
+        return self._transport or SocketTransport(self)
+
+    @property
+    def protocol(self) -> Any:
+        """The connection itself, for programs that read ``protocol.state``."""
+        return self
 
     @property
     def state(self) -> State:

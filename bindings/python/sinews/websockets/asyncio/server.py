@@ -171,7 +171,7 @@ class Server:
         self._server_header: Optional[str] = options["server_header"]
         self._open_timeout: Optional[float] = options["open_timeout"]
         self.logger: Any = options["logger"]
-        self._server: Any = None
+        self.server: Any = None
         self._acceptor: Optional[_net.Acceptor] = None
         self._open: set[ServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -187,7 +187,7 @@ class Server:
     @property
     def sockets(self) -> Any:
         """The listening sockets."""
-        return self._server.sockets
+        return self.server.sockets
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         """See ``asyncio.Server.get_loop``."""
@@ -205,7 +205,7 @@ class Server:
         if self._acceptor is not None:
             self._acceptor.start()
         else:
-            await self._server.start_serving()
+            await self.server.start_serving()
 
     async def serve_forever(self) -> None:
         """Serves until cancelled, or until the server is closed."""
@@ -226,7 +226,7 @@ class Server:
     async def _close(self, close_connections: bool, code: int, reason: str) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
-        self._server.close()
+        self.server.close()
         # Accepted connections are answered with 503.
         await asyncio.sleep(0)
         if close_connections:
@@ -235,7 +235,7 @@ class Server:
                 await asyncio.wait(closing)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self._server.wait_closed()
+        await self.server.wait_closed()
         self._closed.set_result(None)
 
     async def wait_closed(self) -> None:
@@ -351,7 +351,7 @@ class serve:  # noqa: N801
         server = Server(self._handler, self._options)
         factory = self._factory
         host, port = self._address
-        server._server, server._acceptor = await _base.bind_server(
+        server.server, server._acceptor = await _base.bind_server(
             server._loop, lambda: factory(server), host, port, self._kwargs
         )
         if self._kwargs.get("start_serving", True):
@@ -417,6 +417,8 @@ def _known(credentials: Any) -> Callable[[str, str], bool]:
     def is_pair(item: Any) -> bool:
         return isinstance(item, tuple) and len(item) == 2 and all(isinstance(part, str) for part in item)
 
+    if not isinstance(credentials, Iterable):
+        raise TypeError(f"credentials must be tuples, not {type(credentials).__name__}")
     pairs = [credentials] if is_pair(credentials) else list(credentials)
     if not all(is_pair(pair) for pair in pairs):
         raise TypeError("credentials must be a (username, password) tuple, or a list of these")
