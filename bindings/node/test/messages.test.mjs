@@ -115,3 +115,42 @@ test('events of a burst are delivered in turns without allowSynchronousEvents', 
   assert.deepStrictEqual(order, ['1', 'microtask', '2', 'microtask', '3', 'microtask']);
   await stop(server);
 });
+
+test('a listener may feed a chunk to another connection within a burst', async () => {
+  const server = await listen(sinews);
+  const first = await connect(sinews, server);
+  const second = await connect(sinews, server);
+  const received = [];
+  second.client.on('message', (data) => received.push(data.toString()));
+  const done = new Promise((resolve) => {
+    first.client.on('message', (data) => {
+      received.push(data.toString());
+      if (data.toString() === '1') {
+        second.client._socket.emit('data', Buffer.from('810161810162810163', 'hex'));
+      }
+      if (data.toString() === '3') resolve();
+    });
+  });
+  first.peer.send('1');
+  first.peer.send('2');
+  first.peer.send('3');
+  await done;
+  assert.deepStrictEqual(received, ['1', 'a', 'b', 'c', '2', '3']);
+  await stop(server);
+});
+
+test('messages that inflate to much memory are delivered in several bursts', async () => {
+  const server = await listen(sinews, { perMessageDeflate: true });
+  const { client, peer } = await connect(sinews, server);
+  const size = 40 << 20;
+  const lengths = new Promise((resolve) => {
+    const list = [];
+    peer.on('message', (data) => {
+      if (list.push(data.length) === 4) resolve(list);
+    });
+  });
+  for (let at = 0; at < 3; at++) client.send(Buffer.alloc(size));
+  client.send('end');
+  assert.deepStrictEqual(await lengths, [size, size, size, 3]);
+  await stop(server);
+});
