@@ -9,6 +9,8 @@ const MESSAGES = {
   WS_ERR_EXPECTED_FIN: () => `${PREFIX}FIN must be set`,
   WS_ERR_EXPECTED_MASK: () => `${PREFIX}MASK must be set`,
   WS_ERR_INVALID_CLOSE_CODE: ({ value }) => `${PREFIX}invalid status code ${value}`,
+  WS_ERR_INVALID_CONTROL_PAYLOAD_LENGTH: ({ value, detail }) =>
+    value === undefined || value === null ? `${PREFIX}${detail}` : `${PREFIX}invalid payload length ${value}`,
   WS_ERR_INVALID_OPCODE: ({ value, detail }) =>
     value === undefined || value === null ? `${PREFIX}${detail}` : `${PREFIX}invalid opcode ${value}`,
   WS_ERR_INVALID_UTF8: () => `${PREFIX}invalid UTF-8 sequence`,

@@ -1,7 +1,7 @@
 //! The end of a connection.
 
 use napi_derive::napi;
-use sinews_proto::PeerMisbehaved as Fault;
+use sinews_proto::{CloseCode, PeerMisbehaved as Fault};
 use sinews_session::{Cause, Closed};
 
 /// A connection's end, for JavaScript.
@@ -27,7 +27,7 @@ impl From<Closed> for ClosedInfo {
             _ => None,
         };
         Self {
-            code: closed.status(),
+            code: fault.map_or(closed.status(), close_code),
             reason: if fault.is_some() { String::new() } else { closed.reason().to_owned() },
             fault: fault.map(error_code),
             value: fault.and_then(invalid_value),
@@ -56,6 +56,14 @@ const fn error_code(fault: Fault) -> &'static str {
         Fault::FrameTooBig | Fault::MessageTooBig => "WS_ERR_UNSUPPORTED_MESSAGE_LENGTH",
         Fault::TooManyFragments | Fault::TooManyEmptyFragments => "WS_ERR_TOO_MANY_BUFFERED_PARTS",
         _ => "WS_ERR_PROTOCOL",
+    }
+}
+
+/// The codes in the Close of the npm package `ws`, which treats a reason as it does text.
+const fn close_code(fault: Fault) -> u16 {
+    match fault {
+        Fault::CloseReasonNotUtf8 => CloseCode::INVALID_DATA.as_u16(),
+        _ => fault.close_code().as_u16(),
     }
 }
 
