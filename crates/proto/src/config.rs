@@ -179,7 +179,7 @@ settings! {
     end_at_close / with_end_at_close: bool;
     /// Whether pings, Closes and violations of the peer are answered by the connection. Default yes. If not, the application
     /// answers: with [`Connection::send_pong`](crate::Connection::send_pong) and
-    /// [`Connection::close`](crate::Connection::close). Messages may be sent until then: those that answer what arrived
+    /// [`Connection::close`](crate::Connection::close). Messages may be sent until then: answers to messages that arrived
     /// before the peer's Close. The servers and clients of this workspace expect the default; bindings do not.
     answers / with_answers: bool;
     /// High-water mark: queued bytes above which senders get backpressure, and a server pauses reads. Default

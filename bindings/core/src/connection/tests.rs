@@ -161,7 +161,7 @@ fn application_answers_pings_closes_and_faults_itself() {
     assert_eq!(pass(&mut client, &mut server), [(EventKind::Ping, b"p".to_vec())]);
     assert!(!server.wants_write() && server.has_closed());
     assert_eq!(server.take_closed().unwrap().reason(), "done");
-    // What arrived before the Close is still answered.
+    // Messages before the Close are still answered.
     assert_eq!(server.pong(b"p"), Ok(Sent::Queued));
     assert_eq!(server.send(Kind::Text, b"answer"), Ok(Sent::Queued));
     server.close_with(Some(CloseCode::NORMAL), "done").unwrap();
