@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from . import _native
 
 
-def seconds(name: str, value: Any, *, zero: bool = False) -> Optional[float]:
+def seconds(name: str, value: Any, *, zero: bool = False) -> Any:
     """Checks a time in seconds, or ``None``."""
     if value is None:
         return None
@@ -21,7 +21,7 @@ def seconds(name: str, value: Any, *, zero: bool = False) -> Optional[float]:
     return float(value)
 
 
-def integer(name: str, value: Any, minimum: int = 1, *, none: bool = True) -> Optional[int]:
+def integer(name: str, value: Any, minimum: int = 1, *, none: bool = True) -> Any:
     """Checks an integer, or ``None`` if that is allowed."""
     if value is None and none:
         return None

@@ -67,6 +67,9 @@ class Listener:
 class Connection(_base.BaseConnection):
     """A connection with a listener."""
 
+    #: ``send(payload, kind=None) -> bool`` queues a message: ``str`` as text, bytes as binary, or as ``kind`` says. It
+    #: returns ``True`` if the caller should send no more until ``on_drain``.
+    send: Callable[..., bool]
     listener: Optional[Listener] = None
     _closed: Optional[asyncio.Future[None]] = None
     _is_connected = False

@@ -16,7 +16,11 @@ pub(crate) fn receive(descriptor: Descriptor, buffer: &mut [u8]) -> io::Result<O
 #[cfg(unix)]
 pub(crate) fn send(descriptor: Descriptor, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     use nix::sys::socket::{MsgFlags, send, sendmsg};
+    #[cfg(not(target_vendor = "apple"))]
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    // Interpreters ignore SIGPIPE.
+    #[cfg(target_vendor = "apple")]
+    let flags = MsgFlags::MSG_DONTWAIT;
     let sent = match slices {
         [slice] => send(descriptor, slice, flags),
         _ => sendmsg::<()>(descriptor, slices, &[], flags, None),

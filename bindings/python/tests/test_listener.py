@@ -251,10 +251,13 @@ async def test_handshake_that_takes_too_long_is_closed():
 
 
 async def test_client_that_gets_no_response_times_out():
-    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    kept = []
+    silent = await asyncio.start_server(lambda *streams: kept.append(streams), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     with pytest.raises(TimeoutError, match="opening handshake"):
         await connect(Recorder(), f"ws://127.0.0.1:{port}/", open_timeout=0.05)
+    for _, writer in kept:
+        writer.close()
     silent.close()
 
 

@@ -308,9 +308,10 @@ class Connection(_base.BaseConnection):
         received, sent, is_peer_first, fault = self._ending
         received = None if received is None else Close(*received)
         sent = None if sent is None else Close(*sent)
-        is_ok = received is not None and sent is not None
-        order = is_peer_first if is_ok else None
-        is_ok = is_ok and received.code in OK_CODES and sent.code in OK_CODES
+        order, is_ok = None, False
+        if received is not None and sent is not None:
+            order = is_peer_first
+            is_ok = received.code in OK_CODES and sent.code in OK_CODES
         error = (ConnectionClosedOK if is_ok else ConnectionClosedError)(received, sent, order)
         error.__cause__ = self._error
         if fault is not None and self._error is None:

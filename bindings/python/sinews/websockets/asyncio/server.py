@@ -81,9 +81,10 @@ class ServerConnection(Connection):
         self.response = await self._ask("process_response", server._process_response, self.request, response) or response
         if self.response.status_code == 101 and not server.is_serving():
             self.response = text_response(503, "Server is shutting down.\n")
-        is_open = negotiation is not None and self.response.status_code == 101 and self._state == State.CONNECTING
-        self._write_raw(self.response.serialize(), not is_open)
-        if not is_open:
+        if self.response.status_code != 101 or self._state != State.CONNECTING:
+            negotiation = None
+        self._write_raw(self.response.serialize(), negotiation is None)
+        if negotiation is None:
             return False
         early = self._start(negotiation)
         if early:
@@ -419,7 +420,7 @@ def _known(credentials: Any) -> Callable[[str, str], bool]:
 
     if not isinstance(credentials, Iterable):
         raise TypeError(f"credentials must be tuples, not {type(credentials).__name__}")
-    pairs = [credentials] if is_pair(credentials) else list(credentials)
+    pairs: list[Any] = [credentials] if is_pair(credentials) else list(credentials)
     if not all(is_pair(pair) for pair in pairs):
         raise TypeError("credentials must be a (username, password) tuple, or a list of these")
     known = dict(pairs)
