@@ -26,6 +26,7 @@ def run(command, name, **options):
 def core():
     cargo = [common.CARGO, "test", "--locked", "--package", "sinews-bindings", "--features", "server"]
     common.add(common.tests_in(run(cargo, "core", cwd=BINDINGS)))
+    run([common.CARGO, "fmt", "--check"], "fmt", cwd=BINDINGS)
     run([common.CARGO, "clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"], "clippy", cwd=BINDINGS)
 
 
@@ -54,14 +55,17 @@ def python():
     run([*install, wheel], "python-wheel")
     # Alone in an empty environment.
     run([interpreter, "-c", "import sinews, sinews.listener, sinews.websockets"], "python-import", cwd=folder)
-    run([*install, *PYTHON_TESTS], "python-pytest")
+    # Without a network, this and the next packages are missing tools.
+    tools.install(folder, "pytest", [*install, *PYTHON_TESTS], common.ROOT)
     for peer in PYTHON_PEERS:
         try:
-            run([*install, "--only-binary", ":all:", peer], "python-peer")
-        except common.Fault:
+            tools.install(folder, "peer", [*install, "--only-binary", ":all:", peer], common.ROOT)
+        except common.Missing:
             print(f"skipped: tests with {peer}: no wheel for this system")
-    tests = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", BINDINGS / "python/tests"]
-    text = run(tests, "python-tests", cwd=folder)
+    # Beside the checkout's modules, the installed wheel would not be tested.
+    tests = shutil.copytree(BINDINGS / "python/tests", folder / "tests")
+    pytest = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    text = run(pytest, "python-tests", cwd=folder, env={"SINEWS_WHEEL": str(wheel)})
     found = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|skipped)", text.splitlines()[-1])}
     common.add([found.get(kind, 0) for kind in ("passed", "failed", "skipped")])
 
