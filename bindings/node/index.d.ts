@@ -20,7 +20,7 @@ export interface ServerWebSocket<T = unknown> {
   /**
    * Sends a message: a string as text, bytes as binary. The messages of a burst leave in one write.
    *
-   * Returns the bytes that were queued; -1 if they were queued and the queue is longer than `highWater` (wait for
+   * Returns the bytes that were queued, 1 for an empty message; -1 if they were queued and the queue is longer than `highWater` (wait for
    * `drain`); 0 if the message was dropped: the connection is closed, or its queue is full.
    * @throws TypeError `data` is neither a string nor bytes.
    */
@@ -104,7 +104,7 @@ export interface ServeOptions<T = unknown> {
   routes?: Record<string, string | ((request: ServerRequest) => ServerResponse | Promise<ServerResponse>)>;
   websocket?: WebSocketOptions<T>;
   /**
-   * A handler has thrown. A WebSocket was closed with 1011, a request answered with 500. Without this function, the
+   * A handler has thrown, or its promise was rejected. A WebSocket was closed with 1011, a request answered with 500. Without this function, the
    * error is the process's `uncaughtException`.
    */
   error?(error: unknown, ws?: ServerWebSocket<T>): void;
@@ -116,11 +116,11 @@ export interface SinewsServer {
   /** The bound IP address. */
   readonly hostname: string;
   /**
-   * Publishes a message to all subscribers of a topic. Encoded once, in one call. Returns how many connections it
-   * reaches.
+   * Publishes a message to all subscribers of a topic, after the sends and subscriptions of the running callback.
+   * Encoded once, in one call. Returns whether the message was queued: at most 64 MiB wait for the callback's end.
    * @throws TypeError The name is invalid, or a pattern.
    */
-  publish(topic: string, data: string | Bytes): number;
+  publish(topic: string, data: string | Bytes): boolean;
   /** Stops: WebSockets are closed with 1001. Resolves once all connections have ended. */
   stop(): Promise<void>;
   /** The server keeps the process alive: the default. */

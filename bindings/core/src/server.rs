@@ -18,7 +18,7 @@ use sinews_server::{
     BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, Prepared,
     PublishOptions, Publisher, Router, Server, StopHandle, TopicPattern, WebSocketRoute,
 };
-pub use sinews_server::{InvalidTopic, NextTurn, PublishError};
+pub use sinews_server::{InvalidTopic, NextTurn};
 
 use self::connections::{Command, Connections, Hosted};
 use self::requests::{PendingRequests, answer};
@@ -37,7 +37,8 @@ pub enum ServerEvent {
     Open = 3,
     /// The connection's queue is short again, after a send that asked to slow down.
     Drain = 4,
-    /// An HTTP request waits for [`BatchServer::respond`]. The payload: method and target, the client's address, the
+    /// An HTTP request waits for [`BatchServer::respond`]. Its kind is this number and 256 times the index of its route in
+    /// [`ServerSettings::requests`]. The payload: method and target, the client's address, the
     /// headers, a line each; an empty line; the body.
     Request = 5,
     /// The connection has ended. The payload: the close code in two bytes, big-endian, and the reason.
@@ -65,6 +66,14 @@ struct Shared {
     events: EventList,
     connections: Connections,
     requests: PendingRequests,
+    publications: Publications,
+}
+
+/// Publications since the last turn, in order.
+#[derive(Debug, Default)]
+struct Publications {
+    list: Vec<(String, Prepared)>,
+    bytes: usize,
 }
 
 type SharedState = Arc<Mutex<Shared>>;
@@ -83,12 +92,27 @@ struct EventList {
 }
 
 impl EventList {
-    /// Appends an event whose payload is `parts`, one after the other.
-    fn push(&mut self, kind: ServerEvent, id: u32, parts: &[&[u8]]) {
-        let start = self.bytes.len();
+    /// Appends an event whose payload is `parts`, one after the other. Returns `false`, without an effect, beyond 4 GiB.
+    fn push(&mut self, kind: ServerEvent, id: u32, parts: &[&[u8]]) -> bool {
+        self.push_numbered(kind as u32, id, parts)
+    }
+
+    fn push_numbered(&mut self, kind: u32, id: u32, parts: &[&[u8]]) -> bool {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let start = u32::try_from(self.bytes.len());
+        let (Ok(start), Ok(len), true) =
+            (start, u32::try_from(len), self.bytes.len() + len <= u32::MAX as usize)
+        else {
+            return false;
+        };
         parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
-        // A turn receives far less than 4 GiB.
-        self.words.extend([kind as u32, id, start as u32, (self.bytes.len() - start) as u32]);
+        self.words.extend([kind, id, start, len]);
+        true
+    }
+
+    /// Whether connections with further messages are not read until the events were read.
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= EVENT_BYTES_MAX || self.words.len() >= 4 * EVENTS_MAX
     }
 
     /// Removes the events that were read.
@@ -183,8 +207,9 @@ impl ServerSettings {
     fn router(&self, shared: &SharedState) -> Result<Router, String> {
         let options = self.options()?;
         let mut router = Router::new();
+        let mut paths = matchit::Router::new();
         for path in &self.websockets {
-            check_path(path)?;
+            check_path(&mut paths, path)?;
             let shared = Arc::clone(shared);
             let limit = self.config.max_outbound();
             let route = WebSocketRoute::new(move |request| Ok(Hosted::new(&shared, request, limit)))
@@ -192,21 +217,26 @@ impl ServerSettings {
                 .with_config(self.config.clone());
             router = router.websocket(path, route);
         }
-        for path in &self.requests {
-            check_path(path)?;
+        for (number, path) in self.requests.iter().enumerate() {
+            check_path(&mut paths, path)?;
             let shared = Arc::clone(shared);
-            router = router.any(path, move |request| answer(&shared, request));
+            let route = number as u32;
+            router = router.any(path, move |request| answer(&shared, route, request));
         }
         Ok(router)
     }
 }
 
-/// Checks a path, for which the router would panic.
-fn check_path(path: &str) -> Result<(), String> {
-    match path.starts_with('/') && path.matches('{').count() == path.matches('}').count() {
-        true => Ok(()),
-        false => Err(format!("routes: {path:?} must begin with / and have balanced braces")),
+/// Checks a path, for which the router would panic. A WebSocket and requests may have the same path.
+fn check_path<'a>(paths: &mut matchit::Router<&'a str>, path: &'a str) -> Result<(), String> {
+    let known = paths.at(path).is_ok_and(|found| *found.value == path);
+    if !path.starts_with('/') {
+        return Err(format!("routes: {path:?} must begin with /"));
     }
+    if known {
+        return Ok(());
+    }
+    paths.insert(path, path).map_err(|fault| format!("routes: {path:?}: {fault}"))
 }
 
 /// Why a server cannot be bound.
@@ -266,16 +296,28 @@ impl BatchServer {
         self.embedded.descriptor()
     }
 
-    /// Sends queued messages, and collects events, without waiting. Returns `false` when the server has stopped and all
-    /// connections have ended.
+    /// Sends queued messages, then publications, and collects events, without waiting. Returns `false` when the server
+    /// has stopped and all connections have ended.
     ///
     /// # Errors
     /// The kernel cannot be asked for events.
     pub fn turn(&mut self) -> io::Result<bool> {
-        self.embedded.turn()
+        let mut goes_on = self.embedded.turn()?;
+        // A turn wakes a part of many connections.
+        while goes_on && lock(&self.shared).connections.has_commands() {
+            goes_on = self.embedded.turn()?;
+        }
+        let publications = std::mem::take(&mut lock(&self.shared).publications).list;
+        for (topic, message) in publications {
+            // A full mailbox is empty after a turn.
+            while goes_on && self.publisher.publish(&topic, &message, PublishOptions::new()).is_err() {
+                goes_on = self.embedded.turn()?;
+            }
+        }
+        Ok(goes_on)
     }
 
-    /// Returns when to call [`turn`](Self::turn) next: at once if commands or events wait.
+    /// Returns when to call [`turn`](Self::turn) next: at once if commands wait.
     pub fn next_turn(&mut self) -> NextTurn {
         self.embedded.next_turn()
     }
@@ -293,6 +335,7 @@ impl BatchServer {
     pub fn clear(&self) {
         let shared = &mut *lock(&self.shared);
         shared.events.clear();
+        shared.connections.resume();
         shared.connections.release();
     }
 
@@ -326,16 +369,29 @@ impl BatchServer {
         lock(&self.shared).connections.buffered(id)
     }
 
-    /// Publishes to all subscribers, those by earlier calls of [`subscribe`](Self::subscribe) included. Returns their
-    /// number.
+    /// Publishes to all subscribers with the next turn, after its sends and subscriptions. Returns `false` if the message
+    /// was dropped: more than [`PUBLICATION_BYTES_MAX`] wait.
     ///
     /// # Errors
-    /// The topic's name is invalid, or a pattern; a mailbox is full.
-    pub fn publish(&mut self, topic: &str, kind: Kind, payload: &[u8]) -> Result<usize, PublishError> {
-        // A turn handles a part of many connections. A fault comes again with the next turn.
-        while lock(&self.shared).connections.has_waiting_subscriptions() && self.embedded.turn().is_ok() {}
-        let message = Prepared::new(kind, Bytes::copy_from_slice(payload));
-        self.publisher.publish(topic, &message, PublishOptions::new())
+    /// The topic's name is invalid, or a pattern.
+    pub fn publish(&self, topic: &str, kind: Kind, payload: &[u8]) -> Result<bool, InvalidTopic> {
+        TopicPattern::parse(topic)?;
+        if topic.split('.').any(|part| matches!(part, "*" | ">")) {
+            return Err(InvalidTopic::Wildcard);
+        }
+        let publications = &mut lock(&self.shared).publications;
+        let bytes = publications.bytes + topic.len() + payload.len();
+        if bytes > PUBLICATION_BYTES_MAX && !publications.list.is_empty() {
+            return Ok(false);
+        }
+        publications.bytes = bytes;
+        publications.list.push((topic.to_owned(), Prepared::new(kind, Bytes::copy_from_slice(payload))));
+        Ok(true)
+    }
+
+    /// Reports [`ServerEvent::Drain`] once the connection's queue is short: the interpreter has dropped a message itself.
+    pub fn set_slow(&self, id: u32) {
+        lock(&self.shared).connections.set_slow(id);
     }
 
     /// Answers a request. Returns whether it still waits.
@@ -365,6 +421,15 @@ impl BatchServer {
 
 /// Memory of event payloads that stays between turns.
 const EVENT_BYTES_KEPT: usize = 256 << 10;
+
+/// Payload bytes of events, beyond which connections with further messages are not read: each adds one message at most.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+
+/// Events, beyond which connections are not read either.
+const EVENTS_MAX: usize = 16 << 10;
+
+/// Bytes of publications that wait for a turn.
+pub const PUBLICATION_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests;

@@ -20,8 +20,8 @@ const EVENTS = 1024;
 const BYTES = 256 * 1024;
 /** Larger memory goes after a turn. */
 const BYTES_KEPT = 4 * 1024 * 1024;
-/** Turns in a row, until other work of the process gets its time. */
-const TURNS_MAX = 16;
+/** Milliseconds of turns in a row, until other work of the process gets its time. */
+const TURNS_MS = 5;
 
 const WEBSOCKET_OPTIONS = {
   compression: { type: 'boolean', value: false },
@@ -80,7 +80,9 @@ function parseHead(text) {
     const colon = lines[at].indexOf(':');
     const name = lines[at].slice(0, colon).toLowerCase();
     const value = lines[at].slice(colon + 2);
-    headers[name] = name in headers ? `${headers[name]}, ${value}` : value;
+    // RFC 6265 section 5.4, RFC 9110 section 5.3.
+    const separator = name === 'cookie' ? '; ' : ', ';
+    headers[name] = name in headers ? headers[name] + separator + value : value;
   }
   const address = lines[1].slice(0, lines[1].lastIndexOf(':'));
   return { first: lines[0], remoteAddress: address.replace(/^\[|\]$/g, ''), headers };
@@ -136,8 +138,9 @@ class ServerWebSocket {
   }
 
   /**
-   * Sends a message: a string as text, bytes as binary. Returns the bytes that were queued, -1 if they were queued and
-   * the queue is long (wait for `drain`), 0 if the message was dropped: the connection is closed, or its queue is full.
+   * Sends a message: a string as text, bytes as binary. Returns the bytes that were queued (1 for an empty message), -1
+   * if they were queued and the queue is long (wait for `drain`), 0 if the message was dropped: the connection is closed,
+   * or its queue is full.
    */
   send(data) {
     return this.#server._send(this, data);
@@ -205,6 +208,7 @@ class ServerRequest {
 class SinewsServer {
   #sockets = [];
   #handlers;
+  /** By the index of the route in the native settings. */
   #routes;
   #onError;
   #limit;
@@ -220,6 +224,8 @@ class SinewsServer {
   #sending = [];
   #isTurning = false;
   #isScheduled = false;
+  /** Commands have left in this iteration of the event loop: further ones wait for the next, or sockets would be read. */
+  #hasLeft = false;
   #isEnded = false;
   #ended;
   #end;
@@ -248,7 +254,7 @@ class SinewsServer {
       }
     }
     this.#handlers = websocket ?? {};
-    this.#routes = new Map(Object.entries(routes));
+    this.#routes = Object.values(routes);
     this.#onError = options.error;
     this.#limit = values.maxBackpressure;
     this.#allocate(EVENTS, BYTES);
@@ -260,7 +266,7 @@ class SinewsServer {
     const native = {
       address: hostname.includes(':') ? `[${hostname}]:${port}` : `${hostname}:${port}`,
       websockets: websocket === undefined ? [] : [path],
-      requests: [...this.#routes.keys()],
+      requests: Object.keys(routes),
       subprotocols: checkList('websocket.subprotocols', websocket?.subprotocols),
       origins: checkList('websocket.origins', websocket?.origins),
       compression: values.compression,
@@ -287,17 +293,19 @@ class SinewsServer {
     return this._native.hostname;
   }
 
-  /** Publishes a message to all subscribers of a topic. Returns their number. */
+  /**
+   * Publishes a message to all subscribers of a topic, after the sends and subscriptions so far. Returns whether it was
+   * queued.
+   */
   publish(topic, data) {
     checkOption('topic', topic, { type: 'string' });
-    // Earlier sends go first.
     const bytes = typeof data === 'string' ? data : toBuffer(data);
     try {
-      const count = this._native.publish(topic, bytes);
+      const isQueued = this._native.publish(topic, bytes);
       this.#schedule();
-      return count;
+      return isQueued;
     } catch (error) {
-      throw fault(error.code === 'InvalidArg' ? TypeError : Error, 'ERR_INVALID_ARG_VALUE', error.message);
+      throw fault(TypeError, 'ERR_INVALID_ARG_VALUE', error.message);
     }
   }
 
@@ -336,11 +344,16 @@ class SinewsServer {
     const most = isText ? data.length * 3 : bytes.length;
     this.#reserve(most);
     const length = isText ? this.#payloads.utf8Write(data, this.#used) : bytes.copy(this.#payloads, this.#used);
-    if (ws._queued > 0 && ws._queued + length > this.#limit) return 0;
+    if (ws._queued > 0 && ws._queued + length > this.#limit) {
+      // The drain is reported.
+      this.#push(SLOW, ws._id, 0);
+      ws._isSlow = true;
+      return 0;
+    }
     if (ws._queued === 0) this.#sending.push(ws);
     ws._queued += length;
     this.#push(isText ? TEXT : BINARY, ws._id, length);
-    return ws._isSlow ? -1 : length;
+    return ws._isSlow ? -1 : length || 1;
   }
 
   _command(kind, id, payload) {
@@ -384,17 +397,25 @@ class SinewsServer {
   #schedule() {
     if (this.#isTurning || this.#isScheduled || this.#isEnded) return;
     this.#isScheduled = true;
-    process.nextTick(() => {
+    const leave = () => {
       this.#isScheduled = false;
       this.#tick();
-    });
+    };
+    if (this.#hasLeft) {
+      setImmediate(leave);
+      return;
+    }
+    process.nextTick(leave);
+    this.#hasLeft = true;
+    setImmediate(() => { this.#hasLeft = false; });
   }
 
   #tick() {
     if (this.#isTurning || this.#isEnded) return;
     this.#isTurning = true;
     try {
-      for (let turn = 0; turn < TURNS_MAX; turn++) {
+      const end = performance.now() + TURNS_MS;
+      do {
         const found = this.#turn();
         if (found === 0) return;
         if (found < 0) {
@@ -403,7 +424,7 @@ class SinewsServer {
           return;
         }
         this.#dispatch(found);
-      }
+      } while (performance.now() < end);
     } finally {
       this.#isTurning = false;
     }
@@ -438,31 +459,38 @@ class SinewsServer {
       try {
         this.#handle(words[at], id, bytes, start, end);
       } catch (error) {
-        this.#fail(error, this.#sockets[id]);
+        this.#fail(error, this.#socketOf(words[at], id));
       }
     }
     if (bytes.length > BYTES_KEPT) this.#allocate(EVENTS, BYTES);
   }
 
+  /** The connection of an event. Requests have other ids. */
+  #socketOf(kind, id) {
+    return (kind & 0xff) === REQUEST ? undefined : this.#sockets[id];
+  }
+
   #handle(kind, id, bytes, start, end) {
-    const ws = this.#sockets[id];
+    const ws = this.#socketOf(kind, id);
     const handlers = this.#handlers;
-    switch (kind) {
+    let result;
+    switch (kind & 0xff) {
       case TEXT:
-        handlers.message?.(ws, bytes.utf8Slice(start, end));
+        result = handlers.message?.(ws, bytes.utf8Slice(start, end));
         break;
       case BINARY:
-        handlers.message?.(ws, Buffer.from(bytes.subarray(start, end)));
+        result = handlers.message?.(ws, Buffer.from(bytes.subarray(start, end)));
         break;
       case OPEN: {
         const opened = new ServerWebSocket(this, id, bytes.latin1Slice(start, end));
         this.#sockets[id] = opened;
-        handlers.open?.(opened);
-        break;
+        result = handlers.open?.(opened);
+        result?.catch?.((error) => this.#fail(error, opened));
+        return;
       }
       case DRAIN:
         ws._isSlow = false;
-        handlers.drain?.(ws);
+        result = handlers.drain?.(ws);
         break;
       case SLOW:
         if (ws !== undefined) ws._isSlow = true;
@@ -470,24 +498,24 @@ class SinewsServer {
       case CLOSE:
         ws._isOpen = false;
         this.#sockets[id] = undefined;
-        handlers.close?.(ws, bytes.readUInt16BE(start), bytes.utf8Slice(start + 2, end));
+        result = handlers.close?.(ws, bytes.readUInt16BE(start), bytes.utf8Slice(start + 2, end));
         break;
       case PONG:
-        handlers.pong?.(ws, Buffer.from(bytes.subarray(start, end)));
+        result = handlers.pong?.(ws, Buffer.from(bytes.subarray(start, end)));
         break;
       case REQUEST:
-        this.#request(id, bytes, start, end);
+        this.#request(this.#routes[kind >>> 8], id, bytes, start, end);
         break;
       default:
     }
+    // A handler may be asynchronous.
+    result?.catch?.((error) => this.#fail(error, ws));
   }
 
-  #request(id, bytes, start, end) {
+  #request(handler, id, bytes, start, end) {
     const bodyStart = bytes.indexOf('\n\n', start, 'latin1') + 2;
     const head = bytes.latin1Slice(start, bodyStart - 1);
     const request = new ServerRequest(head, Buffer.from(bytes.subarray(bodyStart, end)));
-    const path = request.url.split('?', 1)[0];
-    const handler = this.#routes.get(path) ?? this.#routes.get(matching(this.#routes.keys(), path));
     const respond = (response) => this.#respond(id, response);
     const fail = (error) => {
       this._native.respond(id, 500, [], 'the handler has failed\n');
@@ -523,28 +551,24 @@ class SinewsServer {
   /** A handler has thrown: its connection ends with 1011. */
   #fail(error, ws) {
     if (ws?._isOpen) ws.close(1011, 'handler failed');
-    if (this.#onError !== undefined) this.#onError(error, ws);
     // `uncaughtException`, without ending the turn.
-    else process.nextTick(() => { throw error; });
+    const raise = (fault) => process.nextTick(() => { throw fault; });
+    if (this.#onError === undefined) {
+      raise(error);
+      return;
+    }
+    try {
+      this.#onError(error, ws);
+    } catch (second) {
+      raise(second);
+    }
   }
-}
-
-/** The route with parameters such as `/users/{id}` that matches a path. */
-function matching(routes, path) {
-  const segments = path.split('/');
-  for (const route of routes) {
-    const parts = route.split('/');
-    const isRest = parts.at(-1).startsWith('{*');
-    const fits = isRest ? segments.length >= parts.length : segments.length === parts.length;
-    if (fits && parts.every((part, at) => part.startsWith('{') || part === segments[at])) return route;
-  }
-  return undefined;
 }
 
 function toBuffer(data) {
   if (Buffer.isBuffer(data)) return data;
   if (ArrayBuffer.isView(data)) return Buffer.from(data.buffer, data.byteOffset, data.byteLength);
-  if (data instanceof ArrayBuffer) return Buffer.from(data);
+  if (data instanceof ArrayBuffer || data instanceof SharedArrayBuffer) return Buffer.from(data);
   throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `data must be a string, a Buffer, a typed array or an ArrayBuffer, not ${typeof data}`);
 }
 

@@ -7,9 +7,7 @@ use std::time::Duration;
 use napi::bindgen_prelude::{BufferSlice, Either, Function};
 use napi::{Env, Error, Result, Status};
 use napi_derive::napi;
-use sinews_bindings::server::{
-    BatchServer, InvalidTopic, NextTurn, PublishError, SendResult, ServerFault, ServerSettings,
-};
+use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, ServerFault, ServerSettings};
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{CloseCode, Config, Kind};
 
@@ -74,7 +72,7 @@ fn invalid(text: impl ToString) -> Error {
 }
 
 /// Bytes of each command: four numbers of 32 bits, kind, connection, payload's start and length. Kinds: 1 text, 2 binary,
-/// 8 close.
+/// 6 a message was dropped, 8 close.
 const COMMAND_BYTES: usize = 16;
 
 /// Kind of the event for a connection with a long queue.
@@ -159,6 +157,14 @@ impl NativeServer {
         }
         let commands = commands.get(..count as usize * COMMAND_BYTES).unwrap_or_default();
         execute(server, commands, &payloads, &mut self.slow);
+        // Events that did not fit before, without a further turn.
+        if count == 0 {
+            let found = copy_events(server, &mut self.slow, &mut words, &mut bytes);
+            if found != result::IDLE {
+                self.is_read = found > 0;
+                return Ok(found);
+            }
+        }
         for _ in 0..TURNS_MAX {
             let goes_on =
                 server.turn().map_err(|error| Error::new(Status::GenericFailure, error.to_string()))?;
@@ -202,22 +208,18 @@ impl NativeServer {
         self.server.as_ref().is_some_and(|server| server.unsubscribe(id, &topic))
     }
 
-    /// Publishes to all subscribers. Returns their number.
+    /// Publishes to all subscribers with the next turn. Returns whether the message was queued.
     ///
     /// # Errors
-    /// `InvalidArg`: the topic is invalid. Others: a mailbox is full.
+    /// `InvalidArg`: the topic is invalid.
     #[napi]
-    pub fn publish(&mut self, topic: String, data: Either<String, BufferSlice<'_>>) -> Result<u32> {
-        let Some(server) = &mut self.server else { return Ok(0) };
+    pub fn publish(&self, topic: String, data: Either<String, BufferSlice<'_>>) -> Result<bool> {
+        let Some(server) = &self.server else { return Ok(false) };
         let published = match &data {
             Either::A(text) => server.publish(&topic, Kind::Text, text.as_bytes()),
             Either::B(bytes) => server.publish(&topic, Kind::Binary, bytes),
         };
-        // As many subscribers as connections.
-        published.map(|count| count as u32).map_err(|error| match error {
-            PublishError::Topic(fault) => topic_fault(fault),
-            error => Error::new(Status::QueueFull, error.to_string()),
-        })
+        published.map_err(topic_fault)
     }
 
     /// Answers a request. Returns whether it still waits.
@@ -286,6 +288,10 @@ fn execute(server: &BatchServer, commands: &[u8], payloads: &[u8], slow: &mut Ve
         let sent = match kind {
             1 => server.send(id, Kind::Text, payload),
             2 => server.send(id, Kind::Binary, payload),
+            SLOW => {
+                server.set_slow(id);
+                SendResult::Queued
+            }
             _ => {
                 let (code, reason) = payload.split_at_checked(2).unwrap_or((&[3, 232], &[]));
                 let code =

@@ -213,6 +213,67 @@ test('a worker thread has a server of its own, which ends with it', async () => 
   client.terminate();
 });
 
+test('sends of a callback precede its publications, at every client', async (t) => {
+  const sockets = [];
+  const [server, ...clients] = await serving(t, { websocket: { open(ws) { ws.subscribe('room'); sockets.push(ws); } } }, 40);
+  for (const ws of sockets) ws.send('send');
+  assert.strictEqual(server.publish('room', 'publication'), true);
+  for (const client of clients) assert.deepStrictEqual(await client.received(2), ['send', 'publication']);
+});
+
+test('the most specific route answers, and faults of requests close no connection', async (t) => {
+  const [server, client] = await serving(t, {
+    error: () => { throw new Error('second'); },
+    routes: { '/{*rest}': () => { throw new Error('first'); }, '/users/{id}': 'user', '/pre{x}': 'prefix' },
+    websocket: { path: '/socket', message: (ws, data) => ws.send(data) },
+  });
+  const raised = [];
+  const listeners = process.listeners('uncaughtException');
+  process.removeAllListeners('uncaughtException');
+  process.on('uncaughtException', (error) => raised.push(error.message));
+  const get = async (path) => {
+    const response = await fetch(`http://127.0.0.1:${server.port}${path}`);
+    return [response.status, await response.text()];
+  };
+  assert.deepStrictEqual(await get('/users/5'), [200, 'user']);
+  assert.deepStrictEqual(await get('/prefix'), [200, 'prefix']);
+  for (let at = 0; at < 3; at++) assert.strictEqual((await get('/other'))[0], 500);
+  process.removeAllListeners('uncaughtException');
+  for (const listener of listeners) process.on('uncaughtException', listener);
+  assert.deepStrictEqual(raised, ['second', 'second', 'second']);
+  client.send('still open');
+  assert.deepStrictEqual(await client.received(1), ['still open']);
+  assert.throws(() => serve({ routes: { '/{a}': '', '/{b}': '' } }), { name: 'TypeError', message: /routes: "\/\{b\}"/ });
+});
+
+test('an asynchronous handler that fails closes its connection, and an error of `error` loses no message', async (t) => {
+  const received = [];
+  const [, client, other] = await serving(t, {
+    error: () => {},
+    websocket: {
+      async message(ws, data) {
+        received.push(data);
+        if (data === 'fail') throw new Error('later');
+        ws.send(data);
+      },
+    },
+  }, 2);
+  for (const text of ['one', 'fail', 'two']) client.send(text);
+  other.send('other');
+  const [code] = await once(client, 'close');
+  assert.strictEqual(code, 1011);
+  assert.deepStrictEqual(await other.received(1), ['other']);
+  assert.ok(received.includes('two'));
+});
+
+test('drain follows a large message that compression makes short', async (t) => {
+  const drained = deferred();
+  const websocket = { compression: true, open: (ws) => drained.result = ws.send('x'.repeat(200_000)), drain: (ws) => drained.resolve(ws.send('y')) };
+  const [, client] = await serving(t, { websocket });
+  assert.strictEqual(await drained.promise, 1);
+  assert.deepStrictEqual((await client.received(2)).map((text) => text.length), [200_000, 1]);
+});
+
 function deferred() {
   const result = {};
   result.promise = new Promise((resolve, reject) => Object.assign(result, { resolve, reject }));

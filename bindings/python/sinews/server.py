@@ -8,7 +8,7 @@ topic is one call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _native
@@ -21,8 +21,8 @@ Data = Union[str, bytes, bytearray, memoryview]
 
 # Kinds of events: see `BatchServer`.
 _TEXT, _BINARY, _OPEN, _DRAIN, _REQUEST, _CLOSE, _PONG = 1, 2, 3, 4, 5, 8, 10
-#: Turns in a row, until other work of the loop gets its time.
-_TURNS_MAX = 16
+#: Seconds of turns in a row, until other work of the loop gets its time.
+_TURNS_TIME = 0.005
 #: Longest reason of a Close in bytes (RFC 6455 section 5.5).
 _REASON_MAX = 123
 
@@ -43,8 +43,11 @@ class _Head:
             self._headers = {}
             for line in filter(None, self._lines[2:]):
                 name, _, value = line.partition(": ")
-                known = self._headers.get(name.lower())
-                self._headers[name.lower()] = value if known is None else f"{known}, {value}"
+                name = name.lower()
+                known = self._headers.get(name)
+                # RFC 6265 section 5.4, RFC 9110 section 5.3.
+                separator = "; " if name == "cookie" else ", "
+                self._headers[name] = value if known is None else known + separator + value
         return self._headers
 
     @property
@@ -167,9 +170,10 @@ class Server:
             function(name, value)
         self._on_open, self._on_message, self._on_drain = on_open, on_message, on_drain
         self._on_pong, self._on_close, self._on_error = on_pong, on_close, on_error
-        self._routes = dict(routes or {})
-        for route, handler in self._routes.items():
+        for route, handler in (routes or {}).items():
             function(f"routes[{route!r}]", handler)
+        #: By the index of the route in the native settings.
+        self._routes = list((routes or {}).values())
         config = make_config(
             max_message=integer("max_size", max_size, none=False),
             ping_interval=seconds("ping_interval", ping_interval), pong_timeout=20.0,
@@ -182,12 +186,14 @@ class Server:
             raise ValueError(f"port must be an int from 0 to 65535, not {port!r}")
         origins = subprotocols_list("origins", origins)
         self._settings: dict[str, Any] = {
-            "websockets": [] if path is None else [path], "requests": list(self._routes), "config": config,
+            "websockets": [] if path is None else [path], "requests": list(routes or {}), "config": config,
             "subprotocols": subprotocols_list("subprotocols", subprotocols), "origins": origins,
         }
         self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._sockets: dict[int, WebSocket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Events of the last turn that are not dispatched yet.
+        self._events: Iterator[tuple[int, int, Any]] = iter(())
         self._is_turning = self._is_scheduled = False
         self._timer: Optional[asyncio.TimerHandle] = None
 
@@ -209,11 +215,14 @@ class Server:
         """The bound IP address and port."""
         return self._bound
 
-    def publish(self, topic: str, data: Data) -> int:
-        """Publishes a message to all subscribers of a topic. Returns their number."""
-        count = self._native.publish(topic, data)
+    def publish(self, topic: str, data: Data) -> bool:
+        """Publishes a message to all subscribers of a topic, after the sends and subscriptions of the running callback.
+
+        Returns whether the message was queued: at most 64 MiB wait for the callback's end.
+        """
+        is_queued = self._native.publish(topic, data)
         self._schedule()
-        return count
+        return is_queued
 
     async def stop(self) -> None:
         """Closes all connections with 1001, and returns once they have ended."""
@@ -243,17 +252,24 @@ class Server:
         if self._is_turning or self._ended.done():
             return
         self._is_turning = True
+        is_idle, end = False, self._loop.time() + _TURNS_TIME
         try:
-            for _ in range(_TURNS_MAX):
+            while True:
+                # Those that an exception such as KeyboardInterrupt has left come first.
+                for kind, number, payload in self._events:
+                    self._dispatch(kind, number, payload)
+                if self._loop.time() >= end:
+                    break
                 events = self._native.turn()
                 if not events:
+                    is_idle = True
                     self._wait()
-                    return
-                for kind, number, payload in events:
-                    self._dispatch(kind, number, payload)
+                    break
+                self._events = iter(events)
         finally:
             self._is_turning = False
-        self._schedule()
+            if not is_idle:
+                self._schedule()
 
     def _wait(self) -> None:
         if self._timer is not None:
@@ -266,6 +282,10 @@ class Server:
             self._timer = self._loop.call_later(timeout, self._tick)
 
     def _dispatch(self, kind: int, number: int, payload: Any) -> None:
+        if kind & 0xFF == _REQUEST:
+            # Requests have ids of their own.
+            self._answer(self._routes[kind >> 8], number, payload)
+            return
         socket = self._sockets.get(number)
         try:
             if kind == _TEXT or kind == _BINARY:
@@ -280,8 +300,6 @@ class Server:
                 socket._is_open = False
                 if self._on_close is not None:
                     self._on_close(socket, int.from_bytes(payload[:2], "big"), payload[2:].decode())
-            elif kind == _REQUEST:
-                self._answer(number, payload)
             elif kind == _DRAIN and self._on_drain is not None:
                 self._on_drain(socket)
             elif kind == _PONG and self._on_pong is not None:
@@ -289,31 +307,26 @@ class Server:
         except Exception as error:
             self._fail(error, socket)
 
-    def _answer(self, number: int, payload: bytes) -> None:
+    def _answer(self, handler: Handler, number: int, payload: bytes) -> None:
         head, _, body = payload.partition(b"\n\n")
-        request = Request(head, body)
-        handler = self._find(request.target.partition("?")[0])
         try:
-            response = handler(request)
+            response = handler(Request(head, body))
+            if not hasattr(response, "__await__"):
+                self._respond(number, response)
+                return
         except Exception as error:
             self._reject(number, error)
             return
-        if hasattr(response, "__await__"):
-            task = self._loop.create_task(self._answer_later(number, response))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._respond(number, response)
-
-    def _find(self, path: str) -> Handler:
-        handler = self._routes.get(path)
-        return handler if handler is not None else next(
-            handler for route, handler in self._routes.items() if _matches(route, path)
-        )
+        task = self._loop.create_task(self._answer_later(number, response))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _answer_later(self, number: int, response: Awaitable[Any]) -> None:
         try:
             self._respond(number, await response)
+        except asyncio.CancelledError as error:
+            self._reject(number, error)
+            raise
         except Exception as error:
             self._reject(number, error)
 
@@ -323,24 +336,24 @@ class Server:
         pairs = headers("headers", response.headers)
         if isinstance(response.body, str) and not any(name.lower() == "content-type" for name, _ in pairs):
             pairs.append(("content-type", "text/plain; charset=utf-8"))
-        try:
-            self._native.respond(number, response.status, pairs, response.body)
-        except Exception as error:
-            self._reject(number, error)
+        self._native.respond(number, response.status, pairs, response.body)
         self._schedule()
 
-    def _reject(self, number: int, error: Exception) -> None:
+    def _reject(self, number: int, error: BaseException) -> None:
         self._native.respond(number, 500, [], "the handler has failed\n")
         self._schedule()
         self._fail(error, None)
 
-    def _fail(self, error: Exception, socket: Optional[WebSocket]) -> None:
+    def _fail(self, error: BaseException, socket: Optional[WebSocket]) -> None:
         if socket is not None:
             socket.close(1011, "handler failed")
         if self._on_error is not None:
-            self._on_error(error, socket)
-        else:
-            self._loop.call_exception_handler({"message": "a handler of sinews.Server has failed", "exception": error})
+            try:
+                self._on_error(error, socket)
+                return
+            except Exception as second:
+                error = second
+        self._loop.call_exception_handler({"message": "a handler of sinews.Server has failed", "exception": error})
 
 
 def subprotocols_list(name: str, value: Any) -> list[str]:
@@ -350,10 +363,3 @@ def subprotocols_list(name: str, value: Any) -> list[str]:
     except TypeError:
         raise TypeError(f"{name} must be a list of str, not {value!r}") from None
 
-
-def _matches(route: str, path: str) -> bool:
-    """Whether a route with parameters such as ``/users/{id}`` matches a path that the router has accepted."""
-    parts, segments = route.split("/"), path.split("/")
-    is_rest = parts[-1].startswith("{*")
-    fits = len(segments) >= len(parts) if is_rest else len(segments) == len(parts)
-    return fits and all(part.startswith("{") or part == segment for part, segment in zip(parts, segments))

@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyString};
-use sinews_bindings::server::{
-    BatchServer, InvalidTopic, NextTurn, PublishError, SendResult, ServerFault, ServerSettings,
-};
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyMemoryView, PyString};
+use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, ServerFault, ServerSettings};
 use sinews_proto::{CloseCode, Kind};
 
 use crate::config::Config;
@@ -139,14 +137,9 @@ impl NativeServer {
         self.server.buffered(id)
     }
 
-    /// Publishes to all subscribers. Returns their number.
-    fn publish(&mut self, topic: &str, data: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let server = &mut self.server;
-        with_payload(data, |kind, payload| server.publish(topic, kind, payload))?.map_err(|error| match error
-        {
-            PublishError::Topic(fault) => topic_fault(fault),
-            error => PyOSError::new_err(error.to_string()),
-        })
+    /// Publishes to all subscribers with the next turn. Returns whether the message was queued.
+    fn publish(&self, topic: &str, data: &Bound<'_, PyAny>) -> PyResult<bool> {
+        with_payload(data, |kind, payload| self.server.publish(topic, kind, payload))?.map_err(topic_fault)
     }
 
     /// Answers a request. Returns whether it still waits.
@@ -179,13 +172,12 @@ fn with_payload<R>(data: &Bound<'_, PyAny>, call: impl FnOnce(Kind, &[u8]) -> R)
     if let Ok(bytes) = data.cast::<PyBytes>() {
         return Ok(call(Kind::Binary, bytes.as_bytes()));
     }
-    match data.extract::<Vec<u8>>() {
-        Ok(bytes) => Ok(call(Kind::Binary, &bytes)),
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "data must be str, bytes, bytearray or memoryview, not {}",
-            data.get_type().name()?
-        ))),
+    if data.is_instance_of::<PyByteArray>() || data.is_instance_of::<PyMemoryView>() {
+        let bytes = data.py().get_type::<PyBytes>().call1((data,))?;
+        return Ok(call(Kind::Binary, bytes.cast::<PyBytes>()?.as_bytes()));
     }
+    let name = data.get_type().name()?;
+    Err(PyTypeError::new_err(format!("data must be str, bytes, bytearray or memoryview, not {name}")))
 }
 
 /// Creates the events as tuples.

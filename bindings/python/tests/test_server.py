@@ -60,7 +60,7 @@ async def test_publications_reach_subscribers_of_topics_and_patterns():
             await two.send("news.>")
             assert await two.recv() == "from a handler"
             assert await one.recv() == "from a handler"
-            assert server.publish("news.music", b"song") == 1
+            assert server.publish("news.music", b"song")
             assert await two.recv() == b"song"
             with pytest.raises(ValueError, match="topic"):
                 server.publish("a..b", "")
@@ -115,6 +115,59 @@ async def test_handlers_that_raise_close_their_connection():
             assert (await fetch(server, route))[0] == 500
     assert errors[:3] == ["handler", "handler", "later"]
     assert "data must be str" in errors[3] and "status: 99" in errors[4]
+
+
+async def test_sends_of_a_callback_precede_its_publications():
+    sockets = []
+
+    def on_open(socket):
+        socket.subscribe("room")
+        sockets.append(socket)
+
+    async with Server(on_open=on_open) as server:
+        clients = [await connect(url(server)) for _ in range(40)]
+        for socket in sockets:
+            socket.send("send")
+        assert server.publish("room", "publication")
+        for client in clients:
+            assert [await client.recv(), await client.recv()] == ["send", "publication"]
+            await client.close()
+
+
+async def test_most_specific_route_answers_and_faults_of_requests_close_no_connection():
+    async def cancelled(_):
+        raise asyncio.CancelledError
+
+    def fail_again(*_):
+        raise RuntimeError("second")
+
+    routes = {"/{*rest}": lambda _: Response("x", headers=5), "/users/{id}": lambda _: "user", "/cancelled": cancelled}
+    server = Server(path="/socket", routes=routes, on_error=fail_again, on_message=lambda socket, data: socket.send(data))
+    async with server, connect(url(server, "/socket")) as client:
+        assert (await fetch(server, "/users/5"))[2] == b"user"
+        for _ in range(3):
+            assert (await fetch(server, "/other"))[0] == 500
+        assert (await fetch(server, "/cancelled"))[0] == 500
+        await client.send("still open")
+        assert await client.recv() == "still open"
+    with pytest.raises(ValueError, match="routes"):
+        await Server(routes={"/{a}": lambda _: "", "/{b}": lambda _: ""}).start()
+
+
+#: `on_error` fails.
+test_most_specific_route_answers_and_faults_of_requests_close_no_connection.reports = True
+
+
+async def test_drain_follows_a_large_message_that_compression_makes_short():
+    drained = asyncio.get_running_loop().create_future()
+    server = Server(
+        compression="deflate",
+        on_open=lambda socket: socket.send("x" * 200_000),
+        on_drain=lambda socket: drained.set_result(socket.send("y")),
+    )
+    async with server, connect(url(server), compression="deflate") as client:
+        assert await drained
+        assert [len(await client.recv()), len(await client.recv())] == [200_000, 1]
 
 
 async def test_invalid_options_are_named():

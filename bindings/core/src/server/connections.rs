@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::task::Waker;
 
 use sinews_proto::Kind;
-use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request, Sent};
+use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 use slab::Slab;
 
 use super::{SendResult, ServerEvent, SharedState, lock};
@@ -17,8 +17,10 @@ pub(super) struct Connections {
     closed: Vec<usize>,
     /// How many of these the interpreter knows.
     known_closed: usize,
-    /// Connections with subscriptions, or ends of subscriptions, that wait for a turn.
-    subscribing: usize,
+    /// Connections with commands.
+    commanded: usize,
+    /// Connections that are not read until the interpreter has read the events.
+    paused: Vec<usize>,
 }
 
 /// A WebSocket, as the interpreter knows it.
@@ -31,8 +33,9 @@ struct Slot {
     /// Bytes in the connection's own queue: 0 below 16 KiB.
     buffered: usize,
     high_water: usize,
-    /// The queue has a change of subscriptions.
-    is_subscribing: bool,
+    /// A send was told to wait for the drain.
+    is_slow: bool,
+    is_paused: bool,
     commands: CommandQueue,
 }
 
@@ -49,6 +52,8 @@ pub(super) enum Command {
     Subscribe(String),
     Unsubscribe(String),
     Close(CloseCode, String),
+    /// The interpreter has dropped a message: it waits for the drain.
+    Slow,
 }
 
 impl Connections {
@@ -57,27 +62,37 @@ impl Connections {
         self.slots.get_mut(id as usize).filter(|slot| slot.is_open)
     }
 
+    /// A message of the interpreter was dropped: the drain is reported.
+    pub(super) fn set_slow(&mut self, id: u32) {
+        if let Some(slot) = self.open(id) {
+            slot.is_slow = true;
+            self.command(id, Command::Slow);
+        }
+    }
+
     pub(super) fn send(&mut self, id: u32, kind: Kind, payload: &[u8]) -> SendResult {
         let Some(slot) = self.open(id) else { return SendResult::Dropped };
         let start = slot.commands.bytes.len();
         if start + payload.len() > slot.limit.max(payload.len()) {
+            // Commands wait, so that the drain will be reported.
+            slot.is_slow = true;
             return SendResult::Dropped;
         }
         slot.commands.bytes.extend_from_slice(payload);
-        slot.push(Command::Send(kind, start..start + payload.len()));
-        match slot.waiting() > slot.high_water {
-            true => SendResult::Backpressure,
-            false => SendResult::Queued,
-        }
+        let is_long = slot.waiting() > slot.high_water;
+        slot.is_slow |= is_long;
+        self.command(id, Command::Send(kind, start..start + payload.len()));
+        if is_long { SendResult::Backpressure } else { SendResult::Queued }
     }
 
-    /// Queues a command. Returns whether the connection is open.
+    /// Queues a command, and wakes the connection. Returns whether it is open.
     pub(super) fn command(&mut self, id: u32, command: Command) -> bool {
         let Some(slot) = self.open(id) else { return false };
-        let changes = matches!(command, Command::Subscribe(_) | Command::Unsubscribe(_));
-        slot.push(command);
-        if changes && !std::mem::replace(&mut slot.is_subscribing, true) {
-            self.subscribing += 1;
+        let is_first = slot.commands.list.is_empty();
+        slot.commands.list.push(command);
+        if is_first {
+            slot.waker.wake_by_ref();
+            self.commanded += 1;
         }
         true
     }
@@ -86,15 +101,35 @@ impl Connections {
         self.slots.get(id as usize).map_or(0, Slot::waiting)
     }
 
-    pub(super) fn has_waiting_subscriptions(&self) -> bool {
-        self.subscribing > 0
+    /// Whether a connection has commands.
+    pub(super) fn has_commands(&self) -> bool {
+        self.commanded > 0
     }
 
-    /// The connection's commands were executed, or dropped with the connection.
-    fn end_subscribing(&mut self, id: u32) {
-        let slot = self.slots.get_mut(id as usize);
-        if slot.is_some_and(|slot| std::mem::take(&mut slot.is_subscribing)) {
-            self.subscribing -= 1;
+    /// Takes a connection's commands, which are executed or dropped.
+    fn take_commands(&mut self, id: u32) -> CommandQueue {
+        let Some(slot) = self.slots.get_mut(id as usize) else { return CommandQueue::default() };
+        let commands = std::mem::take(&mut slot.commands);
+        self.commanded -= usize::from(!commands.list.is_empty());
+        commands
+    }
+
+    /// Reads a connection no more until [`resume`](Self::resume).
+    fn pause(&mut self, id: u32, cx: &mut Context<'_>) {
+        cx.pause_reads();
+        if let Some(slot) = self.slots.get_mut(id as usize)
+            && !std::mem::replace(&mut slot.is_paused, true)
+        {
+            self.paused.push(id as usize);
+        }
+    }
+
+    /// The interpreter has read the events: wakes the connections that were paused for it.
+    pub(super) fn resume(&mut self) {
+        for id in std::mem::take(&mut self.paused) {
+            if let Some(slot) = self.slots.get(id) {
+                slot.waker.wake_by_ref();
+            }
         }
     }
 
@@ -112,13 +147,6 @@ impl Connections {
 }
 
 impl Slot {
-    fn push(&mut self, command: Command) {
-        if self.commands.list.is_empty() {
-            self.waker.wake_by_ref();
-        }
-        self.commands.list.push(command);
-    }
-
     fn waiting(&self) -> usize {
         self.commands.bytes.len() + self.buffered
     }
@@ -136,6 +164,20 @@ pub(super) struct Hosted {
 impl Hosted {
     pub(super) fn new(shared: &SharedState, request: &Request<'_>, limit: usize) -> Self {
         Self { shared: SharedState::clone(shared), id: u32::MAX, request: head_lines(request, false), limit }
+    }
+}
+
+impl Hosted {
+    /// Reports a message or a pong. Beyond the events' limit, the connection is not read until the interpreter has read
+    /// the events.
+    fn push(&self, kind: ServerEvent, payload: &[u8], cx: &mut Context<'_>) {
+        let shared = &mut *lock(&self.shared);
+        if !shared.events.push(kind, self.id, &[payload]) {
+            let _ = cx.close(CloseCode::TRY_AGAIN_LATER, "too many events");
+        }
+        if shared.events.is_full() {
+            shared.connections.pause(self.id, cx);
+        }
     }
 }
 
@@ -163,20 +205,28 @@ impl Handler for Hosted {
         let shared = &mut *lock(&self.shared);
         let (limit, high_water) = (self.limit, cx.config().high_water());
         let (waker, commands) = (cx.waker(), CommandQueue::default());
-        let slot =
-            Slot { waker, is_open: true, limit, buffered: 0, high_water, is_subscribing: false, commands };
+        let slot = Slot {
+            waker,
+            is_open: true,
+            limit,
+            buffered: 0,
+            high_water,
+            is_slow: false,
+            is_paused: false,
+            commands,
+        };
         // As many connections as descriptors.
         self.id = shared.connections.slots.insert(slot) as u32;
         shared.events.push(ServerEvent::Open, self.id, &[&std::mem::take(&mut self.request)]);
     }
 
-    fn message(&mut self, payload: Payload<'_>, _: &mut Context<'_>) {
+    fn message(&mut self, payload: Payload<'_>, cx: &mut Context<'_>) {
         let kind = if payload.kind() == Kind::Text { ServerEvent::Text } else { ServerEvent::Binary };
-        lock(&self.shared).events.push(kind, self.id, &[&payload]);
+        self.push(kind, &payload, cx);
     }
 
-    fn pong(&mut self, payload: &[u8], _: Option<std::time::Duration>, _: &mut Context<'_>) {
-        lock(&self.shared).events.push(ServerEvent::Pong, self.id, &[payload]);
+    fn pong(&mut self, payload: &[u8], _: Option<std::time::Duration>, cx: &mut Context<'_>) {
+        self.push(ServerEvent::Pong, payload, cx);
     }
 
     fn queued(&mut self, bytes: usize) {
@@ -186,19 +236,21 @@ impl Handler for Hosted {
     }
 
     fn drain(&mut self, _: &mut Context<'_>) {
-        lock(&self.shared).events.push(ServerEvent::Drain, self.id, &[]);
+        let shared = &mut *lock(&self.shared);
+        let slot = shared.connections.slots.get_mut(self.id as usize);
+        if slot.is_some_and(|slot| std::mem::take(&mut slot.is_slow)) {
+            shared.events.push(ServerEvent::Drain, self.id, &[]);
+        }
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
         let shared = &mut *lock(&self.shared);
-        let Some(slot) = shared.connections.slots.get_mut(self.id as usize) else { return };
-        let mut is_dropped = false;
-        for command in slot.commands.list.drain(..) {
+        let mut commands = shared.connections.take_commands(self.id);
+        for command in commands.list.drain(..) {
             match command {
                 Command::Send(kind, at) => {
-                    let sent = cx.send(kind, &slot.commands.bytes[at]);
-                    // A closing connection takes nothing more.
-                    is_dropped |= matches!(sent, Ok(Sent::Dropped));
+                    // A closing connection takes nothing more. What the session drops is reported below.
+                    let _ = cx.send(kind, &commands.bytes[at]);
                 }
                 Command::Subscribe(topic) => {
                     // The name was checked. Beyond the limit of subscriptions, the client is closed: it would miss
@@ -213,13 +265,20 @@ impl Handler for Hosted {
                 Command::Close(code, reason) => {
                     let _ = cx.close(code, &reason);
                 }
+                Command::Slow => {}
             }
         }
-        slot.commands.bytes.clear();
-        slot.commands.bytes.shrink_to(COMMAND_BYTES_KEPT);
-        let is_short = cx.buffered() <= slot.high_water / 2;
-        shared.connections.end_subscribing(self.id);
-        if is_dropped && is_short {
+        let Some(slot) = shared.connections.slots.get_mut(self.id as usize) else { return };
+        if std::mem::take(&mut slot.is_paused) {
+            cx.resume_reads();
+        }
+        if commands.bytes.capacity() <= COMMAND_BYTES_KEPT {
+            commands.bytes.clear();
+            slot.commands = commands;
+        }
+        // The session reports the drain of a queue that it has found long itself.
+        if slot.is_slow && cx.buffered() <= slot.high_water {
+            slot.is_slow = false;
             shared.events.push(ServerEvent::Drain, self.id, &[]);
         }
     }
@@ -228,8 +287,7 @@ impl Handler for Hosted {
         let shared = &mut *lock(&self.shared);
         if let Some(slot) = shared.connections.slots.get_mut(self.id as usize) {
             slot.is_open = false;
-            slot.commands = CommandQueue::default();
-            shared.connections.end_subscribing(self.id);
+            shared.connections.take_commands(self.id);
             shared.connections.closed.push(self.id as usize);
             let (code, reason) = (closed.status().to_be_bytes(), closed.reason().as_bytes());
             shared.events.push(ServerEvent::Close, self.id, &[&code, reason]);

@@ -54,7 +54,7 @@ impl PendingRequests {
 }
 
 /// Reports a request, and waits for its response.
-pub(super) fn answer(shared: &SharedState, request: &Request<'_>) -> Answer {
+pub(super) fn answer(shared: &SharedState, route: u32, request: &Request<'_>) -> Answer {
     let head = head_lines(request, true);
     let id = {
         let shared = &mut *lock(shared);
@@ -62,7 +62,11 @@ pub(super) fn answer(shared: &SharedState, request: &Request<'_>) -> Answer {
         shared.requests.last = shared.requests.last.wrapping_add(1);
         let id = shared.requests.last;
         shared.requests.waiting.insert(id, Pending::default());
-        shared.events.push(ServerEvent::Request, id, &[&head, b"\n", request.body()]);
+        let kind = ServerEvent::Request as u32 | route << 8;
+        if !shared.events.push_numbered(kind, id, &[&head, b"\n", request.body()]) {
+            shared.requests.waiting.remove(&id);
+            return Response::new(503).into();
+        }
         id
     };
     Answer::later(ResponseFuture { shared: SharedState::clone(shared), id })

@@ -142,6 +142,7 @@ fn publication_reaches_subscribers_of_topics_and_patterns() {
     assert!(server.subscribe(first, "a..b").is_err());
     // No turn in between.
     assert!(server.publish("news.*", Kind::Text, b"").is_err());
+    assert!(server.publish("a..b", Kind::Text, b"").is_err());
     server.publish("news.sport", Kind::Text, b"goal").unwrap();
     server.publish("news.music", Kind::Text, b"song").unwrap();
     assert_eq!(server.during(|| one.receive(1)), ["goal"]);
@@ -164,6 +165,62 @@ fn subscriptions_of_many_connections_precede_the_publication() {
     for (peer, _) in &mut peers {
         assert_eq!(server.during(|| peer.receive(1)), ["first"]);
     }
+    // Sends of the same turn go first.
+    for (_, id) in &peers {
+        assert_eq!(server.send(*id, Kind::Text, b"send"), SendResult::Queued);
+    }
+    server.publish("news", Kind::Text, b"second").unwrap();
+    for (peer, _) in &mut peers {
+        assert_eq!(server.during(|| peer.receive(2)), ["send", "second"]);
+    }
+}
+
+#[test]
+fn publications_beyond_the_mailbox_are_all_delivered() {
+    const COUNT: usize = 70_000;
+    let mut server = server(Config::default().with_max_outbound(16 << 20));
+    let (mut peer, id) = Peer::connect(&mut server);
+    assert_eq!(server.subscribe(id, "news"), Ok(true));
+    for _ in 0..COUNT {
+        assert_eq!(server.publish("news", Kind::Text, b"x"), Ok(true));
+    }
+    assert_eq!(server.during(|| peer.receive(COUNT)).len(), COUNT);
+    // Their memory has a limit.
+    let large = vec![0; PUBLICATION_BYTES_MAX];
+    assert_eq!(server.publish("other", Kind::Binary, &large), Ok(true));
+    assert_eq!(server.publish("other", Kind::Binary, b"x"), Ok(false));
+    assert!(server.turn().unwrap());
+    assert_eq!(server.publish("other", Kind::Binary, b"x"), Ok(true));
+}
+
+#[test]
+fn connections_are_not_read_while_the_events_are_full() {
+    const SIZE: usize = 100_000;
+    const COUNT: usize = 400;
+    let mut server = server(Config::default());
+    let (mut peer, _) = Peer::connect(&mut server);
+    let sender = std::thread::spawn(move || {
+        let text = "x".repeat(SIZE);
+        (0..COUNT).for_each(|_| peer.send(&[&text]));
+        peer
+    });
+    // The interpreter reads nothing: far more than the limit would arrive.
+    let mut longest = 0;
+    for _ in 0..200 {
+        assert!(server.turn().unwrap());
+        longest = longest.max(server.with_events(|_, bytes| bytes.len()));
+        std::thread::yield_now();
+    }
+    assert!(longest < EVENT_BYTES_MAX + 2 * SIZE, "{longest}");
+    let mut received = server.with_events(|words, _| words.len() / 4);
+    server.clear();
+    let deadline = Instant::now() + PATIENCE;
+    while received < COUNT {
+        assert!(server.turn().unwrap() && Instant::now() < deadline, "{received}");
+        received += server.with_events(|words, _| words.len() / 4);
+        server.clear();
+    }
+    drop(sender.join().unwrap());
 }
 
 #[test]
@@ -241,6 +298,23 @@ fn end_of_a_connection_is_reported_once_and_drops_later_sends() {
 }
 
 #[test]
+fn drain_follows_each_send_that_was_told_to_wait() {
+    let config = Config::default().with_high_water(1_000).with_max_outbound(5_000);
+    let mut server = server(config);
+    let (mut peer, id) = Peer::connect(&mut server);
+    let drain = [(ServerEvent::Drain as u32, id, Vec::new())];
+    // The queue is long before the turn only: the socket takes all at once.
+    assert_eq!(server.send(id, Kind::Binary, &[0; 1_500]), SendResult::Backpressure);
+    assert_eq!(server.next_events(), drain);
+    assert_eq!(server.send(id, Kind::Binary, &[0; 900]), SendResult::Queued);
+    assert_eq!(server.send(id, Kind::Binary, &[0; 4_500]), SendResult::Dropped);
+    assert_eq!(server.next_events(), drain);
+    server.set_slow(id);
+    assert_eq!(server.next_events(), drain);
+    server.during(|| peer.receive(2));
+}
+
+#[test]
 fn full_queue_is_backpressure_and_then_drops() {
     let mut server = server(Config::default().with_high_water(1_000).with_max_outbound(5_000));
     let (mut peer, id) = Peer::connect(&mut server);
@@ -293,6 +367,13 @@ fn settings_are_checked_and_named() {
         fault(ServerSettings { config: Config::default().with_max_message(0), ..settings })
             .contains("max_message")
     );
+    for invalid in [&["/{a}", "/{b}"][..], &["/{}"], &["/{*a}/b"], &["/a}{"]] {
+        let requests = invalid.iter().map(|path| (*path).to_owned()).collect();
+        assert!(fault(ServerSettings { requests, ..ServerSettings::new(address) }).starts_with("routes: "));
+    }
+    let same = ["/".to_owned()].to_vec();
+    let both = ServerSettings { requests: same.clone(), websockets: same, ..ServerSettings::new(address) };
+    assert!(BatchServer::bind(both).is_ok());
     let busy = server(Config::default());
     let fault = BatchServer::bind(ServerSettings::new(busy.address())).unwrap_err();
     assert!(matches!(fault, ServerFault::System(_)), "{fault}");
