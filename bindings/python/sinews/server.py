@@ -108,14 +108,14 @@ class WebSocket(_Head):
     def send(self, data: Data) -> bool:
         """Queues a message: ``str`` as text, bytes as binary.
 
-        Returns ``False`` if the queue is long (wait for ``on_drain``), or the message was dropped: the connection is
-        closed, or its queue is full.
+        Returns ``True`` if the queue is long: send no more until ``on_drain``. Also if the message was dropped: the
+        connection is closed, or its queue is full.
         """
         if not self._is_open:
-            return False
+            return True
         result = self._server._native.send(self._id, data)
         self._server._schedule()
-        return result == 0
+        return result != 0
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         """Starts the closing handshake behind the queued messages."""
@@ -159,7 +159,7 @@ class Server:
         subprotocols: Optional[Sequence[str]] = None,
         origins: Optional[Sequence[str]] = None,
         compression: Optional[str] = None,
-        max_size: int = 1 << 24,
+        max_message: int = 1 << 24,
         max_outbound: int = 1 << 20,
         high_water: int = 1 << 16,
         ping_interval: Optional[float] = 25,
@@ -175,7 +175,7 @@ class Server:
         #: By the index of the route in the native settings.
         self._routes = list((routes or {}).values())
         config = make_config(
-            max_message=integer("max_size", max_size, none=False),
+            max_message=integer("max_message", max_message, none=False),
             ping_interval=seconds("ping_interval", ping_interval), pong_timeout=20.0,
             idle_timeout=seconds("idle_timeout", idle_timeout), write_timeout=30.0, close_timeout=5.0,
             high_water=integer("high_water", high_water, none=False), pause_reads=True,
