@@ -46,8 +46,8 @@ def python():
     tools.once(builder, BINDINGS / "python/pyproject.toml", [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade",
                "--target", builder / "packages", "maturin>=1.9,<2"])
     shutil.rmtree(folder, ignore_errors=True)
-    maturin = [sys.executable, "-m", "maturin", "build", "--release", "--locked", "--out", folder / "wheels"]
-    run(maturin, "python-build", cwd=BINDINGS / "python", env={"PYTHONPATH": str(builder / "packages")})
+    maturin = [builder / "packages/bin/maturin", "build", "--release", "--locked", "--out", folder / "wheels"]
+    run(maturin, "python-build", cwd=BINDINGS / "python")
     wheel, = (folder / "wheels").glob("*.whl")
     run([sys.executable, "-m", "venv", folder / "venv"], "python-venv")
     interpreter = folder / "venv/bin/python"
