@@ -270,13 +270,6 @@ impl Connection {
     pub fn take_closed(&mut self) -> Option<Closed> {
         self.session.take_closed()
     }
-
-    /// Code and reason of the Close that was written.
-    #[must_use]
-    pub fn written_close(&self) -> Option<(CloseCode, &str)> {
-        self.session.written_close()
-    }
-
     /// Whether input waits for [`resume`](Self::resume).
     #[must_use]
     pub fn is_paused(&self) -> bool {
