@@ -166,6 +166,14 @@ impl BenchProcess {
         }
     }
 
+    /// Interrupts it, and returns its warnings and errors.
+    pub(crate) fn interrupt(&mut self) -> Result<String, Fault> {
+        self.signal("INT");
+        let output = self.0.take().ok_or("the process was killed")?.wait_with_output()?;
+        let errors = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        Ok(format!("{}, {errors}", output.status))
+    }
+
     /// Waits for its end, and returns its figures. Each wrong or missing answer is an error.
     pub(crate) fn result(mut self) -> Result<Value, Fault> {
         let child = self.0.take().ok_or("the process was killed")?;

@@ -87,7 +87,8 @@ impl Drop for ServeProcess {
 /// Resources of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Open descriptors, and files in its rings' tables, which are not descriptors.
+    /// Open descriptors, and files in its rings' tables, which are not descriptors. The kernel names no file while a
+    /// thread is in a system call of the ring: only the count of an idle process is exact.
     pub descriptors: usize,
     /// Threads that the process started, without the kernel's threads for a ring's blocking operations: idle ones stay
     /// a while.
