@@ -1,6 +1,7 @@
 """The packages for Node.js and Python in `bindings`: compiles them, and runs their tests. An interpreter that is missing is skipped."""
 
 import argparse
+import os
 import re
 import shutil
 import sys
@@ -17,6 +18,9 @@ LIMIT = 30 * 60
 # Packages of the Python tests, beside the wheel. The second list is for peers and loops that some systems have no wheels of.
 PYTHON_TESTS = ["pytest>=8,<10"]
 PYTHON_PEERS = ["websockets>=14", "picows>=1.12", "uvloop>=0.19"]
+# Other programs with Node-API, and the oldest and the newest Node.js, from the npm registry.
+RUNTIMES = ["bun@1", "deno@2"]
+NODE_VERSIONS = ["node@18", "node@25"]
 
 
 def run(command, name, **options):
@@ -35,8 +39,24 @@ def node():
     tools.npm_install(folder, tools.CACHE / "bindings/node", folder / "package-lock.json")
     run([program, "build.mjs"], "node-build", cwd=folder)
     tests = sorted(str(path.relative_to(folder)) for path in (folder / "test").glob("*.test.*"))
-    text = run([program, "--test", "--test-reporter=tap", *tests], "node-tests", cwd=folder)
-    common.add([int(re.search(rf"^# {kind} (\d+)$", text, re.MULTILINE)[1]) for kind in ("pass", "fail", "skipped")])
+    found = [str(place) for place in map(runtime, RUNTIMES) if place]
+    path = os.pathsep.join([*found, os.environ["PATH"]])
+    others = [(f"node-{name[5:]}", place / "node") for name in NODE_VERSIONS if (place := runtime(name))]
+    for name, program in [("node", program), *others]:
+        text = run([program, "--test", "--test-reporter=tap", *tests], f"{name}-tests", cwd=folder, env={"PATH": path})
+        common.add([int(re.search(rf"^# {kind} (\d+)$", text, re.MULTILINE)[1]) for kind in ("pass", "fail", "skipped")])
+
+
+def runtime(package):
+    """The folder with a program of the npm registry; `None`, with a line that says why, without a network."""
+    folder = tools.CACHE / "bindings" / package
+    install = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", package]
+    try:
+        tools.once(folder, common.ROOT / "dev/tasks/bindings.py", install)
+    except common.Missing:
+        print(f"skipped: tests with {package}: npm cannot install it")
+        return None
+    return folder / "node_modules/.bin"
 
 
 def python():

@@ -12,6 +12,8 @@ const SLOW = 6;
 const CLOSE = 8;
 const PONG = 10;
 
+/** Bun ends the process when an addon asks its loop to wait for a descriptor. */
+const LOOP_CANNOT_WAIT = process.versions.bun !== undefined || process.versions.deno !== undefined;
 /** Numbers for each event and command: kind, id, payload's start and length. */
 const WORDS = 4;
 /** Events and commands of one turn, at first. */
@@ -275,6 +277,7 @@ class SinewsServer {
       highWater: values.highWater,
       idleTimeout: values.idleTimeout,
       pingInterval: values.pingInterval,
+      hasThread: LOOP_CANNOT_WAIT,
     };
     try {
       this._native = new NativeServer(native, () => this.#tick());

@@ -10,7 +10,9 @@ mod connection;
 mod memory;
 mod options;
 mod server;
+mod thread;
 mod uv;
+mod watch;
 
 pub use closed::ClosedInfo;
 

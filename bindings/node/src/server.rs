@@ -11,7 +11,7 @@ use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, S
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{CloseCode, Config, Kind};
 
-use crate::uv::Watcher;
+use crate::watch::Watcher;
 
 /// Options of a server, which JavaScript has checked.
 #[napi(object)]
@@ -39,6 +39,8 @@ pub struct ServerOptions {
     pub idle_timeout: u32,
     /// Seconds between pings; 0: none.
     pub ping_interval: u32,
+    /// Whether a thread waits for the descriptor, because the loop of JavaScript cannot.
+    pub has_thread: bool,
 }
 
 impl ServerOptions {
@@ -113,12 +115,13 @@ impl NativeServer {
     /// `InvalidArg` names the option; `GenericFailure` is the system's.
     #[napi(constructor)]
     pub fn new(env: Env, options: ServerOptions, tick: Function<'_, (), ()>) -> Result<Self> {
+        let has_thread = options.has_thread;
         let server = BatchServer::bind(options.settings()?).map_err(|fault| match fault {
             ServerFault::Setting(text) => invalid(text),
             ServerFault::System(text) => Error::new(Status::GenericFailure, text),
         })?;
         let (address, descriptor) = (server.address(), server.descriptor().as_raw_fd());
-        let watcher = Watcher::new(&env, descriptor, &tick)?;
+        let watcher = Watcher::new(&env, descriptor, &tick, has_thread)?;
         // The first turn starts the server.
         watcher.set_timer(Some(Duration::ZERO));
         Ok(Self { server: Some(server), watcher: Some(watcher), is_read: false, slow: Vec::new(), address })
@@ -250,11 +253,12 @@ impl NativeServer {
     }
 
     /// Whether the server keeps the process alive.
+    ///
+    /// # Errors
+    /// The environment ends.
     #[napi]
-    pub fn set_ref(&self, is_ref: bool) {
-        if let Some(watcher) = &self.watcher {
-            watcher.set_ref(is_ref);
-        }
+    pub fn set_ref(&self, env: Env, is_ref: bool) -> Result<()> {
+        self.watcher.as_ref().map_or(Ok(()), |watcher| watcher.set_ref(&env, is_ref))
     }
 
     /// Stops gracefully: `tick` is called.

@@ -1,7 +1,7 @@
 //! libuv's loop, in which Node.js runs JavaScript: calls a function when a descriptor is readable, or after a time.
 //!
 //! Node-API has no descriptors, and a thread in between would cost each burst two switches. libuv's functions are a
-//! stable part of Node.js, and of Bun.
+//! stable part of Node.js. Bun has no `uv_poll_init`: see [`ThreadWatcher`](crate::thread::ThreadWatcher).
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -38,7 +38,7 @@ type HandleCall = unsafe extern "C" fn(*mut c_void);
 
 /// A descriptor and a timer of the loop. Both call one function.
 #[derive(Debug)]
-pub(crate) struct Watcher(Rc<State>);
+pub(crate) struct LoopWatcher(Rc<State>);
 
 /// What the watcher and libuv's handles share. The handles have one reference, until both have ended.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ fn check(status: c_int, what: &str) -> Result<()> {
     }
 }
 
-impl Watcher {
+impl LoopWatcher {
     /// Watches a descriptor, which must stay open until [`close`](Self::close).
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Watcher {
     }
 }
 
-impl Drop for Watcher {
+impl Drop for LoopWatcher {
     fn drop(&mut self) {
         self.close();
     }
