@@ -15,6 +15,8 @@ FOLDER = common.TARGET / "bindings"
 ENVIRONMENT = {"CARGO_TARGET_DIR": str(FOLDER)}
 # Seconds of a compilation with all optimizations, on a busy machine.
 LIMIT = 30 * 60
+# The oldest glibc of the packages' binaries, that of manylinux2014, and the linker for it.
+GLIBC, LINKER = "2.17", ["ziglang>=0.13", "cargo-zigbuild>=0.20"]
 # Packages of the Python tests, beside the wheel. The second list is for peers and loops that some systems have no wheels of.
 PYTHON_TESTS = ["pytest>=8,<10"]
 PYTHON_PEERS = ["websockets>=14", "picows>=1.12", "uvloop>=0.19"]
@@ -37,7 +39,13 @@ def core():
 def node():
     program, folder = tools.need_node(), BINDINGS / "node"
     tools.npm_install(folder, tools.CACHE / "bindings/node", folder / "package-lock.json")
-    run([program, "build.mjs"], "node-build", cwd=folder)
+    zig = linker()
+    run([program, "build.mjs", *(["--glibc", GLIBC] if zig else [])], "node-build", cwd=folder, env=zig)
+    if zig:
+        binary, = folder.glob("sinews.linux-*-gnu.node")
+        newest = max(map(int, re.findall(rb"GLIBC_2\.(\d+)", binary.read_bytes())))
+        if newest > int(GLIBC[2:]):
+            raise common.Fault(f"{binary.name} needs glibc 2.{newest}, later than {GLIBC}")
     tests = sorted(str(path.relative_to(folder)) for path in (folder / "test").glob("*.test.*"))
     found = [str(place) for place in map(runtime, RUNTIMES) if place]
     path = os.pathsep.join([*found, os.environ["PATH"]])
@@ -45,6 +53,19 @@ def node():
     for name, program in [("node", program), *others]:
         text = run([program, "--test", "--test-reporter=tap", *tests], f"{name}-tests", cwd=folder, env={"PATH": path})
         common.add([int(re.search(rf"^# {kind} (\d+)$", text, re.MULTILINE)[1]) for kind in ("pass", "fail", "skipped")])
+
+
+def linker():
+    """The environment with a linker for older versions of glibc; empty, with a line that says so, without a network."""
+    folder = tools.CACHE / "bindings/zig"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", folder / "packages", *LINKER]
+    try:
+        tools.once(folder, common.ROOT / "dev/tasks/bindings.py", install)
+    except common.Missing:
+        print(f"skipped: binaries for glibc {GLIBC}: pip cannot install {' and '.join(LINKER)}")
+        return {}
+    packages = folder / "packages"
+    return {"PATH": f"{packages / 'bin'}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(packages)}
 
 
 def runtime(package):
@@ -66,8 +87,9 @@ def python():
     tools.once(builder, BINDINGS / "python/pyproject.toml", [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade",
                "--target", builder / "packages", "maturin>=1.9,<2"])
     shutil.rmtree(folder, ignore_errors=True)
-    maturin = [builder / "packages/bin/maturin", "build", "--release", "--locked", "--out", folder / "wheels"]
-    run(maturin, "python-build", cwd=BINDINGS / "python")
+    maturin, zig = [builder / "packages/bin/maturin", "build", "--release", "--locked", "--out", folder / "wheels"], linker()
+    portable = ["--zig", "--compatibility", "manylinux2014"] if zig else []
+    run([*maturin, *portable], "python-build", cwd=BINDINGS / "python", env=zig)
     wheel, = (folder / "wheels").glob("*.whl")
     run([sys.executable, "-m", "venv", folder / "venv"], "python-venv")
     interpreter = folder / "venv/bin/python"
