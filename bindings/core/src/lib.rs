@@ -30,6 +30,7 @@ mod connection;
 mod handshake;
 #[cfg(feature = "server")]
 pub mod server;
+pub mod socket;
 
 pub use batch::{Batch, BatchEvent, EventKind};
 pub use connection::Connection;

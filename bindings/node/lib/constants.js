@@ -12,6 +12,8 @@ module.exports = {
   FastBuffer: Buffer[Symbol.species],
   /** The key's suffix in the handshake (RFC 6455 section 1.3). */
   GUID: '258EAFA5-E914-47DA-95CA-C5AB0DC85B11',
+  /** Bun ends the process when an addon asks its loop to wait for a descriptor. */
+  LOOP_CANNOT_WAIT: process.versions.bun !== undefined || process.versions.deno !== undefined,
   /** Default limit for `bufferedAmount`. */
   MAX_BUFFERED: 1024 * 1024 * 1024,
   NOOP() {},

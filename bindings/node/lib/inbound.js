@@ -4,6 +4,7 @@ const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
 const { toBinaryType } = require('./data');
+const { NO_FD, UNWATCHED, forget, unwatch, watch } = require('./handle');
 const { INPUT_BYTES, copyInput } = require('./input');
 const native = require('./native');
 
@@ -15,14 +16,16 @@ const CLOSED = 1;
 const WAITS = 2;
 const COPIED = 4;
 const TOO_MANY = 8;
+const ENDED = 16;
 const COUNT_SHIFT = 8;
 /* Kinds of events. */
 const TEXT = 1;
 const BINARY = 2;
 const PING = 9;
 
-/** The thread's events, which the native part writes. */
-const events = new Uint32Array(EVENTS * WORDS);
+/** The thread's events, which the native part writes. Behind them is the number of bytes that a socket has received. */
+const events = new Uint32Array(EVENTS * WORDS + 1);
+const RECEIVED = EVENTS * WORDS;
 /** Events that are being delivered from there. */
 let delivering = 0;
 
@@ -48,6 +51,7 @@ class Inbound {
     /** Bursts that are being delivered later, in order. */
     this.bursts = null;
     this.onDrained = null;
+    this.reading = UNWATCHED;
   }
 
   /** Receives a chunk. */
@@ -57,22 +61,34 @@ class Inbound {
       this.websocket._socket.pause();
       return;
     }
-    this.#receive(chunk, 0);
+    this.#receive(chunk, 0, NO_FD);
   }
 
   /** Receives the shared input's first bytes. */
   receiveInput(length) {
-    if (this.bursts !== null) this.receive(copyInput(length));
-    else this.#receive(null, length);
+    if (this.bursts !== null) return this.receive(copyInput(length));
+    this.#receive(null, length, NO_FD);
+    if (this.reading === UNWATCHED) watch(this);
   }
 
-  #receive(chunk, length) {
+  /** Receives from the socket, which is readable or has failed. */
+  readSocket(hasFailed) {
+    const { _socket: socket } = this.websocket;
+    if (socket.destroyed) return;
+    const isPlain = socket.readableFlowing && socket.readableLength === 0 && socket.listenerCount('data') === 1;
+    if (hasFailed || !isPlain || this.bursts !== null) return unwatch(this);
+    if (socket.timeout) socket._unrefTimer();
+    this.#receive(null, 0, socket._handle.fd);
+  }
+
+  #receive(chunk, length, fd) {
     // A listener may receive another chunk: a burst within the burst.
     const outer = delivering;
     const saved = outer === 0 ? null : events.slice(0, outer * WORDS);
-    const state = chunk === null ? native.receiveShared(this.id, length) : native.receive(this.id, chunk);
+    const state = this.#parse(chunk, length, fd);
+    if (state === ENDED) return unwatch(this);
     // Payloads are views of the chunk, so it must be their own. A single payload is copied alone.
-    if (chunk === null && state >>> COUNT_SHIFT > 1) chunk = copyInput(length);
+    if (chunk === null && state >>> COUNT_SHIFT > 1) chunk = copyInput(fd === NO_FD ? length : events[RECEIVED]);
     if (saved === null) return this.#deliver(chunk, state);
     try {
       this.#deliver(chunk, state);
@@ -80,6 +96,11 @@ class Inbound {
       events.set(saved);
       delivering = outer;
     }
+  }
+
+  #parse(chunk, length, fd) {
+    if (fd !== NO_FD) return native.receiveSocket(this.id, fd);
+    return chunk === null ? native.receiveShared(this.id, length) : native.receive(this.id, chunk);
   }
 
   #deliver(chunk, state) {
@@ -188,6 +209,7 @@ class Inbound {
 
   /** Calls a function once all events are delivered. */
   end(onDrained) {
+    forget(this);
     if (this.bursts === null) onDrained();
     else this.onDrained = onDrained;
   }

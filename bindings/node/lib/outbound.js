@@ -5,6 +5,7 @@ const net = require('net');
 const process = require('process');
 
 const { EMPTY_BUFFER, FastBuffer } = require('./constants');
+const { NO_FD } = require('./handle');
 const { events } = require('./inbound');
 const { input } = require('./input');
 const native = require('./native');
@@ -37,6 +38,8 @@ let position = 0;
 /** The latest view. */
 let view = EMPTY_BUFFER;
 native.shareSlab(slab);
+
+const { write } = net.Socket.prototype;
 
 /** The number of a connection that is freed. */
 const NONE = -1;
@@ -82,9 +85,11 @@ function flushAtExit() {
 
 /** The sending side of a connection: collects messages and writes them once for each burst or tick. */
 class Outbound {
-  constructor(id, socket, websocket, maxBuffered) {
+  constructor(id, socket, fd, websocket, maxBuffered) {
     /** The connection's number in the native part. */
     this.id = id;
+    /** The socket's descriptor, if it is plain. */
+    this.fd = fd;
     this.socket = socket;
     this.websocket = websocket;
     this.maxBuffered = maxBuffered;
@@ -170,10 +175,29 @@ class Outbound {
       used = 0;
       count = 0;
     }
-    const length = this.id === NONE ? 0 : native.flush(this.id, messages, position);
+    const fd = this.#direct();
+    const length = this.id === NONE ? 0 : native.flush(this.id, messages, position, fd);
     if (length < 0) return this.#writeLarge(-length);
+    if (length === 0 && fd !== NO_FD) return this.#complete();
     this.#write(length === 0 ? EMPTY_BUFFER : viewSlab(length));
     if (!this.isReusing || this.socket.writableLength !== 0) position += length;
+  }
+
+  /** Returns the descriptor if nothing waits in the stream, and its method is its own. */
+  #direct() {
+    const { socket, fd } = this;
+    if (fd === NO_FD || socket.destroyed || socket.write !== write) return NO_FD;
+    if (socket.writableLength !== 0 || socket.writableCorked !== 0 || socket.writableEnded) return NO_FD;
+    if (socket.timeout) socket._unrefTimer();
+    return fd;
+  }
+
+  /** The socket has accepted all bytes. */
+  #complete() {
+    const { callbacks } = this;
+    if (callbacks === null) return;
+    this.callbacks = null;
+    for (const callback of callbacks) process.nextTick(callback);
   }
 
   /** Writes frames that do not fit into the slab's rest. */
@@ -182,7 +206,7 @@ class Outbound {
       slab = Buffer.allocUnsafeSlow(SLAB_BYTES);
       native.shareSlab(slab);
       position = length;
-      native.flush(this.id, 0, 0);
+      native.flush(this.id, 0, 0, NO_FD);
       this.#write(new FastBuffer(slab.buffer, 0, length));
     } else {
       const chunk = Buffer.allocUnsafeSlow(length);

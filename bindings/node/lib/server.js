@@ -7,6 +7,7 @@ const http = require('http');
 const { CLOSE_TIMEOUT, GUID, kWebSocket } = require('./constants');
 const deflate = require('./deflate');
 const extension = require('./extension');
+const { createPoller } = require('./handle');
 const { checkOptions } = require('./options');
 const subprotocol = require('./subprotocol');
 const WebSocket = require('./websocket');
@@ -48,6 +49,7 @@ class WebSocketServer extends EventEmitter {
     checkOptions(options);
     if (options.perMessageDeflate === true) options.perMessageDeflate = {};
     if (options.perMessageDeflate) deflate.checkOptions(options.perMessageDeflate);
+    createPoller();
     this.options = options;
     this._state = RUNNING;
     this._server = null;

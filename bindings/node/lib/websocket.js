@@ -16,6 +16,7 @@ const { byteLength, isBlob, isValidCloseCode, toBuffer } = require('./data');
 const deflate = require('./deflate');
 const { EventTargetMethods, defineAttributes } = require('./events');
 const { faultError } = require('./faults');
+const { adopt, unwatch } = require('./handle');
 const { Inbound } = require('./inbound');
 const { attachInput, copyInput } = require('./input');
 const native = require('./native');
@@ -121,8 +122,9 @@ class WebSocket extends EventEmitter {
     };
     const id = native.open(this._isServer, limits, this._extensions?.native);
     this._socket = socket;
-    this._outbound = new Outbound(id, socket, this, options.maxBufferedAmount ?? MAX_BUFFERED);
     this._inbound = new Inbound(id, this, options.allowSynchronousEvents !== false);
+    const fd = adopt(socket, this._inbound);
+    this._outbound = new Outbound(id, socket, fd, this, options.maxBufferedAmount ?? MAX_BUFFERED);
     socket[kWebSocket] = this;
     // A Duplex may lack these.
     if (socket.setTimeout) socket.setTimeout(0);
@@ -262,6 +264,7 @@ class WebSocket extends EventEmitter {
   _conclude(closed) {
     const socket = this._socket;
     const isAttached = socket[kWebSocket] !== undefined;
+    unwatch(this._inbound);
     if (isAttached) {
       socket.removeListener('data', socketOnData);
       // Input behind it is discarded, until the socket ends.

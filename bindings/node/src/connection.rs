@@ -1,11 +1,12 @@
 //! The connections for JavaScript, which names them by numbers: that costs less than objects do.
 
 use std::cell::RefCell;
+use std::io::IoSlice;
 
 use napi::bindgen_prelude::{Buffer, BufferSlice};
 use napi::{Error, Result, Status};
 use napi_derive::napi;
-use sinews_bindings::Connection;
+use sinews_bindings::{Connection, socket};
 use sinews_proto::{CloseCode, Kind, Misuse, Role};
 use sinews_session::Sent;
 
@@ -28,6 +29,9 @@ struct Slot {
     /// A message is being sent in fragments.
     fragments: Option<Kind>,
     is_plain: bool,
+    /// Bytes that passed the socket without libuv.
+    received: u64,
+    sent: u64,
 }
 
 /// Results of a receive, beside the number of events.
@@ -40,6 +44,8 @@ mod flags {
     pub(super) const COPIED: u32 = 4;
     /// The events do not fit: call `takeEvents`.
     pub(super) const TOO_MANY: u32 = 8;
+    /// The socket has ended or failed.
+    pub(super) const ENDED: u32 = 16;
     /// The number of events is above these bits.
     pub(super) const BITS: u32 = 8;
 }
@@ -71,7 +77,7 @@ const KEPT_BYTES: usize = 64 << 10;
 pub fn open(is_server: bool, limits: LimitOptions, deflate: Option<DeflateOptions>) -> Result<u32> {
     let role = if is_server { Role::Server } else { Role::Client };
     let connection = Connection::without_timeouts(negotiated(role, deflate)?, limits.config());
-    let slot = Box::new(Slot { connection, fragments: None, is_plain: false });
+    let slot = Box::new(Slot { connection, fragments: None, is_plain: false, received: 0, sent: 0 });
     Ok(SLOTS.with_borrow_mut(|slots| match slots.free.pop() {
         Some(id) => {
             slots.slots[id as usize] = Some(slot);
@@ -140,6 +146,47 @@ pub fn receive_shared(id: u32, len: u32) -> Result<u32> {
     })
 }
 
+/// Receives from a socket into the shared input, as [`receive`]. The number behind the shared events is that of the bytes.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn receive_socket(id: u32, fd: i32) -> Result<u32> {
+    memory::with(|memory| {
+        memory.batch.clear(KEPT_BYTES);
+        with_slot(id, |slot| {
+            let len = match socket::receive(fd, &mut memory.input) {
+                Ok(None) => return 0,
+                Ok(Some(0)) | Err(_) => return flags::ENDED,
+                Ok(Some(len)) => len,
+            };
+            slot.received += len as u64;
+            memory.set_received(len);
+            let chunk = memory.input.get_mut(..len).unwrap_or_default();
+            let waits = slot.connection.receive(chunk, &mut memory.batch);
+            report(&slot.connection, memory, waits)
+        })
+    })
+}
+
+/// Bytes that [`receive_socket`] has received.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn received_bytes(id: u32) -> Result<f64> {
+    with_slot(id, |slot| slot.received as f64)
+}
+
+/// Bytes that [`flush`] has sent.
+///
+/// # Errors
+/// The connection is freed.
+#[napi]
+pub fn sent_bytes(id: u32) -> Result<f64> {
+    with_slot(id, |slot| slot.sent as f64)
+}
+
 /// Continues with input that waits, as [`receive`].
 ///
 /// # Errors
@@ -183,16 +230,23 @@ pub fn take_bytes() -> Buffer {
 }
 
 /// Queues the shared memory's messages. Then writes all queued bytes into the slab from `at` on, and returns their number;
-/// if they do not fit, writes nothing and returns the negative number.
+/// if they do not fit, writes nothing and returns the negative number. With a socket, sends the bytes first: those that it
+/// does not accept are written.
 ///
 /// # Errors
 /// The connection is freed, or a message exceeds a limit of the protocol.
 #[napi]
-pub fn flush(id: u32, count: u32, at: u32) -> Result<i32> {
+pub fn flush(id: u32, count: u32, at: u32, fd: i32) -> Result<i32> {
     memory::with(|memory| {
         with_slot(id, |slot| {
             slot.queue(&memory.payloads, &memory.messages, count)?;
-            Ok(slot.write(memory.slab.get_mut(at as usize..).unwrap_or_default()))
+            let slab = memory.slab.get_mut(at as usize..).unwrap_or_default();
+            let written = slot.write(slab);
+            let frames = usize::try_from(written).ok().filter(|len| *len > 0).and_then(|len| slab.get_mut(..len));
+            Ok(match frames {
+                Some(frames) if fd >= 0 => slot.send_socket(fd, frames),
+                _ => written,
+            })
         })?
     })
 }
@@ -278,6 +332,16 @@ impl Slot {
             self.fragments = None;
         }
         check(self.connection.send_fragment(kind, payload, !more))
+    }
+
+    /// Sends frames, and moves those that the socket does not accept to the front. Returns their length.
+    fn send_socket(&mut self, fd: socket::Descriptor, frames: &mut [u8]) -> i32 {
+        // A write by libuv reports the error.
+        let sent = socket::send(fd, &[IoSlice::new(frames)]).unwrap_or(0);
+        self.sent += sent as u64;
+        frames.copy_within(sent.., 0);
+        // As long as the slab at most.
+        (frames.len() - sent) as i32
     }
 
     fn write(&mut self, out: &mut [u8]) -> i32 {

@@ -46,6 +46,13 @@ impl Memory {
     pub(crate) fn write_events(&mut self) -> bool {
         write_words(self.batch.words(), &mut self.events)
     }
+
+    /// Writes the number of received bytes behind the events.
+    pub(crate) fn set_received(&mut self, len: usize) {
+        if let Some(last) = self.events.last_chunk_mut() {
+            *last = (len as u32).to_ne_bytes();
+        }
+    }
 }
 
 /// Runs a function with the thread's memory.

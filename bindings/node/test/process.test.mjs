@@ -1,11 +1,16 @@
 import assert from 'node:assert';
 import { execFile, execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
+
+import { sinews } from './helpers.mjs';
+
+const { WebSocket } = sinews;
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const PACKAGE = JSON.stringify(path.join(here, '..', 'ws.js'));
@@ -37,6 +42,47 @@ const ECHO = `
 
 test('the process ends once all is closed', async () => {
   assert.strictEqual(await node(`${ECHO} roundTrip((text) => console.log(text, native.count()));`), 'hello 0');
+});
+
+/** Starts a server in a process of its own, and one connection to it. */
+async function withServer(onMessage, use) {
+  const child = execFile(process.execPath, ['-e', `${ECHO}
+    const server = new WebSocketServer({ port: 0 }, () => console.log(server.address().port));
+    server.on('connection', (websocket) => websocket.on('message', (data) => {
+      websocket.send(data);
+      (${onMessage})(websocket, data.toString(), server);
+    }));`]);
+  const ended = once(child, 'exit');
+  const [port] = await once(child.stdout, 'data');
+  const client = new WebSocket(`ws://127.0.0.1:${port.trim()}`);
+  await once(client, 'open');
+  try {
+    await use(client, ended);
+  } finally {
+    client.terminate();
+    await ended;
+  }
+}
+
+const closeServer = '(websocket, text, server) => { if (text === "close") server.close(); }';
+
+test('an open connection keeps the process alive', async () => {
+  await withServer(closeServer, async (client) => {
+    for (const text of ['first', 'close', 'second', 'third']) {
+      client.send(text);
+      assert.strictEqual((await once(client, 'message'))[0].toString(), text);
+    }
+  });
+});
+
+test('a connection whose socket is unreferenced lets the process end', async () => {
+  const unref = '(websocket, text, server) => { if (text === "close") { server.close(); websocket._socket.unref(); } }';
+  await withServer(unref, async (client, ended) => {
+    client.send('first');
+    await once(client, 'message');
+    client.send('close');
+    assert.deepStrictEqual(await ended, [0, null]);
+  });
 });
 
 test('a message that was sent just before the process exits is written', async () => {

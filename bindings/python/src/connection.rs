@@ -7,6 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
+use sinews_bindings::socket::Descriptor;
 use sinews_proto::{CloseCode, Expired, Kind, Misuse, Time};
 use sinews_session::{Cause, Closed};
 
@@ -14,7 +15,6 @@ use crate::config::Config;
 use crate::driver;
 use crate::handshake::Negotiation;
 use crate::receiver::Receiver;
-use crate::socket::Descriptor;
 
 /// A WebSocket connection: base class for `sinews.listener` and `sinews.websockets`.
 ///

@@ -6,12 +6,12 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use sinews_bindings::socket;
 use sinews_proto::{CloseCode, Kind};
 
 use crate::connection::{Connection, Link, Phase};
 use crate::events::Incoming;
 use crate::receiver::wake;
-use crate::socket;
 use crate::steps::Step;
 
 thread_local! {

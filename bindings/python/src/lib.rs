@@ -15,7 +15,6 @@ mod handshake;
 mod protocol;
 mod receiver;
 mod server;
-mod socket;
 mod steps;
 
 /// The native module of `sinews`.

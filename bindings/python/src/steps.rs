@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use sinews_bindings::socket;
 use sinews_session::TransportAction;
 
 use crate::connection::{Connection, Link, Phase};
 use crate::events::{Collector, Incoming};
-use crate::socket;
 
 /// A call that is due.
 pub(crate) enum Step {
