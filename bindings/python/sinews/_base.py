@@ -32,14 +32,14 @@ class BaseConnection(_native.Connection):
 
     # Called by the native class.
 
-    def _attach(self, sock: Any) -> None:
+    def _attach(self, sock: Any, poller: Any = None) -> None:
         self._socket = sock
         try:
             self._addresses = {"sockname": sock.getsockname(), "peername": sock.getpeername()}
         except OSError:
             # The peer has closed the connection already.
             pass
-        super()._attach(sock)
+        super()._attach(sock, poller)
 
     def _made(self) -> None:
         """The transport is connected."""

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Optional
 
+from . import _native
+
 #: Options of ``loop.create_connection`` that a socket of our own supports.
 SIMPLE = frozenset({"host", "port", "family", "proto", "flags", "sock", "local_addr"})
 
@@ -86,6 +88,8 @@ class Acceptor:
         # The loop owns the descriptors of its server.
         self._sockets: list[socket.socket] = [sock.dup() for sock in server.sockets]
         self._is_listening = False
+        #: One reader of the loop for all connections, where the system has it.
+        self._poller: Any = _native.Poller(loop) if hasattr(_native, "Poller") else None
 
     def start(self) -> None:
         if self._is_listening:
@@ -115,7 +119,7 @@ class Acceptor:
                 return
             accepted.setblocking(False)
             connection = self._factory()
-            connection._attach(prepare(accepted))
+            connection._attach(prepare(accepted), self._poller)
             connection._made()
 
     def _pause(self, sock: socket.socket, error: OSError) -> None:

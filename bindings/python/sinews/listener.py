@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 #: A text message: the payload is ``str``.
-TEXT = 1
+TEXT = _native.TEXT
 #: A binary message: the payload is ``bytes``.
-BINARY = 2
+BINARY = _native.BINARY
 
 
 

@@ -19,8 +19,8 @@ __all__ = ["Request", "Response", "Server", "WebSocket"]
 
 Data = Union[str, bytes, bytearray, memoryview]
 
-# Kinds of events: see `BatchServer`.
-_TEXT, _BINARY, _OPEN, _DRAIN, _REQUEST, _CLOSE, _PONG = 1, 2, 3, 4, 5, 8, 10
+_TEXT, _BINARY, _OPEN, _DRAIN = _native.TEXT, _native.BINARY, _native.OPEN, _native.DRAIN
+_REQUEST, _CLOSE, _PONG = _native.REQUEST, _native.CLOSE, _native.PONG
 #: Seconds of turns in a row, until other work of the loop gets its time.
 _TURNS_TIME = 0.005
 #: Longest reason of a Close in bytes (RFC 6455 section 5.5).

@@ -7,6 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyMemoryView, PyString, PyTuple};
+use sinews_bindings::EventKind;
 use sinews_bindings::socket::Descriptor;
 use sinews_proto::{CloseCode, Expired, Kind, Misuse, Time};
 use sinews_session::{Cause, Closed};
@@ -25,6 +26,8 @@ pub(crate) struct Connection {
     pub(crate) phase: Phase,
     pub(crate) link: Link,
     pub(crate) event_loop: Option<Py<PyAny>>,
+    /// Watches the socket for input in place of the loop.
+    pub(crate) poller: Option<Py<PyAny>>,
     /// The listener's callback; without one, messages are queued.
     pub(crate) on_message: Option<Py<PyAny>>,
     pub(crate) on_ping: Option<Py<PyAny>>,
@@ -132,10 +135,19 @@ impl Connection {
         };
     }
 
-    /// Takes over a connected, nonblocking socket.
-    fn _attach(slf: &Bound<'_, Self>, socket: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Takes over a connected, nonblocking socket, which the loop or a poller watches for input.
+    #[pyo3(signature = (socket, poller=None))]
+    fn _attach(
+        slf: &Bound<'_, Self>,
+        socket: &Bound<'_, PyAny>,
+        poller: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
         let descriptor: Descriptor = socket.call_method0(intern!(slf.py(), "fileno"))?.extract()?;
-        slf.borrow_mut().link = Link::Socket { socket: socket.clone().unbind(), descriptor };
+        {
+            let mut this = slf.borrow_mut();
+            this.link = Link::Socket { socket: socket.clone().unbind(), descriptor };
+            this.poller = poller;
+        }
         driver::settle(slf)
     }
 
@@ -290,8 +302,8 @@ impl Connection {
     fn send(slf: &Bound<'_, Self>, payload: &Bound<'_, PyAny>, kind: Option<i64>) -> PyResult<bool> {
         let text = match kind {
             None => None,
-            Some(1) => Some(true),
-            Some(2) => Some(false),
+            Some(kind) if kind == EventKind::Text as i64 => Some(true),
+            Some(kind) if kind == EventKind::Binary as i64 => Some(false),
             Some(kind) => {
                 return Err(PyValueError::new_err(format!("kind must be TEXT (1) or BINARY (2): {kind}")));
             }
@@ -419,7 +431,8 @@ impl Connection {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        for object in [&self.event_loop, &self.on_message, &self.on_ping].into_iter().flatten() {
+        let objects = [&self.event_loop, &self.poller, &self.on_message, &self.on_ping];
+        for object in objects.into_iter().flatten() {
             visit.call(object)?;
         }
         if let Some(receiver) = &self.receiver {
@@ -436,6 +449,7 @@ impl Connection {
 
     fn __clear__(&mut self) {
         self.event_loop = None;
+        self.poller = None;
         self.on_message = None;
         self.on_ping = None;
         self.receiver = None;

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sinews_bindings::socket;
+use sinews_bindings::{EventKind, socket};
 use sinews_proto::{CloseCode, Kind};
 
 use crate::connection::{Connection, Link, Phase};
@@ -34,6 +34,10 @@ pub(crate) fn read(slf: &Bound<'_, Connection>) -> PyResult<()> {
     let received = {
         let mut this = slf.borrow_mut();
         let Link::Socket { descriptor, .. } = this.link else { return Ok(()) };
+        if this.flags.is_losing {
+            // Closed by the handler of another connection.
+            return Ok(());
+        }
         if this.is_throttled() {
             // Reads stop when input arrives for a connection that takes none: a short pause costs no system call.
             this.flags.is_reading = false;
@@ -124,7 +128,7 @@ fn call_handler(
     match event {
         Incoming::Message(kind, payload) => {
             let Some(on_message) = on_message else { return Ok(()) };
-            let kind = if kind == Kind::Text { 1_u8 } else { 2 };
+            let kind = if kind == Kind::Text { EventKind::Text } else { EventKind::Binary } as u8;
             on_message.call1((slf, kind, payload))?;
         }
         Incoming::Ping(payload) => {
@@ -202,16 +206,19 @@ pub(crate) fn settle(slf: &Bound<'_, Connection>) -> PyResult<()> {
 /// Changes the events for which the loop watches the socket.
 fn watch(slf: &Bound<'_, Connection>, method: &str, callback: Option<&str>) -> PyResult<()> {
     let py = slf.py();
-    let (event_loop, descriptor) = {
+    let (watcher, is_poller, descriptor) = {
         let this = slf.borrow();
-        let (Some(event_loop), Link::Socket { descriptor, .. }) = (&this.event_loop, &this.link) else {
+        let is_poller = this.poller.is_some() && method.ends_with("_reader");
+        let watcher = if is_poller { &this.poller } else { &this.event_loop };
+        let (Some(watcher), Link::Socket { descriptor, .. }) = (watcher, &this.link) else {
             return Ok(());
         };
-        (event_loop.clone_ref(py), *descriptor)
+        (watcher.clone_ref(py), is_poller, *descriptor)
     };
     match callback {
-        Some(callback) => event_loop.call_method1(py, method, (descriptor, slf.getattr(callback)?))?,
-        None => event_loop.call_method1(py, method, (descriptor,))?,
+        Some(_) if is_poller => watcher.call_method1(py, method, (descriptor, slf))?,
+        Some(callback) => watcher.call_method1(py, method, (descriptor, slf.getattr(callback)?))?,
+        None => watcher.call_method1(py, method, (descriptor,))?,
     };
     Ok(())
 }

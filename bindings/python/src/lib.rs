@@ -12,6 +12,8 @@ mod connection;
 mod driver;
 mod events;
 mod handshake;
+#[cfg(target_os = "linux")]
+mod poller;
 mod protocol;
 mod receiver;
 mod server;
@@ -28,14 +30,29 @@ mod _native {
     use crate::handshake::{
         ClientHandshake, HandshakeError, Negotiation, accept, parse_request, parse_response,
     };
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::poller::Poller;
     #[pymodule_export]
     use crate::receiver::Receiver;
     #[pymodule_export]
     use crate::server::NativeServer;
     use pyo3::prelude::*;
+    use sinews_bindings::server::ServerEvent;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        for (name, kind) in [
+            ("TEXT", ServerEvent::Text),
+            ("BINARY", ServerEvent::Binary),
+            ("OPEN", ServerEvent::Open),
+            ("DRAIN", ServerEvent::Drain),
+            ("REQUEST", ServerEvent::Request),
+            ("CLOSE", ServerEvent::Close),
+            ("PONG", ServerEvent::Pong),
+        ] {
+            module.add(name, kind as u32)?;
+        }
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

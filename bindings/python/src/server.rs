@@ -6,16 +6,15 @@ use std::time::Duration;
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyMemoryView, PyString};
-use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, ServerFault, ServerSettings};
+use sinews_bindings::server::{
+    BatchServer, InvalidTopic, NextTurn, SendResult, ServerEvent, ServerFault, ServerSettings,
+};
 use sinews_proto::{CloseCode, Kind};
 
 use crate::config::Config;
 
 /// Turns without an event until the loop's other work gets its time.
 const TURNS_MAX: usize = 64;
-
-/// Kind of a text message's event; its payload is a `str`.
-const TEXT: u32 = 1;
 
 /// A bound server.
 #[pyclass(unsendable, module = "sinews._native")]
@@ -186,8 +185,8 @@ fn events<'py>(py: Python<'py>, words: &[u32], bytes: &[u8]) -> PyResult<Bound<'
         let (kind, id, start, len) = (words[0], words[1], words[2] as usize, words[3] as usize);
         let payload = &bytes[start..start + len];
         let payload = match kind {
-            // The protocol has checked it.
-            TEXT => PyString::new(py, std::str::from_utf8(payload).unwrap_or_default()).into_any(),
+            // A text is a `str`. The protocol has checked it.
+            kind if kind == ServerEvent::Text as u32 => PyString::new(py, std::str::from_utf8(payload).unwrap_or_default()).into_any(),
             _ => PyBytes::new(py, payload).into_any(),
         };
         Ok((kind, id, payload).into_pyobject(py)?.into_any())

@@ -1,6 +1,7 @@
 """Callbacks without coroutines."""
 
 import asyncio
+import socket
 import ssl
 
 import pytest
@@ -347,3 +348,39 @@ async def test_closed_connection_discards_messages():
         assert conn.send("later") is True
         conn.close()
         conn.abort()
+
+
+async def test_connection_that_another_one_closes_in_the_same_turn_is_not_read():
+    connections, messages, others = [], [], []
+
+    class Aborting(Listener):
+        def on_connected(self, conn):
+            connections.append(conn)
+
+        def on_message(self, conn, kind, payload):
+            messages.append(payload)
+            for connection in connections:
+                connection.abort()
+            # They get the descriptors of the closed sockets, with input.
+            for _ in range(2):
+                near, far = socket.socketpair()
+                far.send(b"other")
+                others.extend((near, far))
+
+    server = await serve(lambda request: Aborting(), "127.0.0.1", 0)
+    recorders = [Recorder(), Recorder()]
+    clients = [await connect(recorder, address(server)) for recorder in recorders]
+    while len(connections) < 2:
+        await asyncio.sleep(0)
+    for client in clients:
+        client.send("hello")
+    for recorder in recorders:
+        await recorder.until(2)
+    assert messages == ["hello"]
+    for near in others[::2]:
+        near.setblocking(False)
+        assert near.recv(16) == b"other"
+    for sock in others:
+        sock.close()
+    server.close()
+    await server.wait_closed()
