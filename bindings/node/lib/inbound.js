@@ -18,10 +18,7 @@ const COPIED = 4;
 const TOO_MANY = 8;
 const ENDED = 16;
 const COUNT_SHIFT = 8;
-/* Kinds of events. */
-const TEXT = 1;
-const BINARY = 2;
-const PING = 9;
+const { BINARY, PING, TEXT } = native;
 
 /** The thread's events, which the native part writes. Behind them is the number of bytes that a socket has received. */
 const events = new Uint32Array(EVENTS * WORDS + 1);

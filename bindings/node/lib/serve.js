@@ -1,19 +1,8 @@
 'use strict';
 
-const { NativeServer } = require('./native.js');
+const { LOOP_CANNOT_WAIT } = require('./constants.js');
+const { BINARY, CLOSE, DRAIN, NativeServer, OPEN, PONG, REQUEST, SLOW, TEXT } = require('./native.js');
 
-// Kinds of events and commands: see `NativeServer.turn`.
-const TEXT = 1;
-const BINARY = 2;
-const OPEN = 3;
-const DRAIN = 4;
-const REQUEST = 5;
-const SLOW = 6;
-const CLOSE = 8;
-const PONG = 10;
-
-/** Bun ends the process when an addon asks its loop to wait for a descriptor. */
-const LOOP_CANNOT_WAIT = process.versions.bun !== undefined || process.versions.deno !== undefined;
 /** Numbers for each event and command: kind, id, payload's start and length. */
 const WORDS = 4;
 /** Events and commands of one turn, at first. */

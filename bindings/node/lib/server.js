@@ -13,6 +13,7 @@ const subprotocol = require('./subprotocol');
 const WebSocket = require('./websocket');
 
 const KEY = /^[+/0-9A-Za-z]{22}==$/;
+const kServer = Symbol('server');
 const [RUNNING, CLOSING, CLOSED] = [0, 1, 2];
 
 const DEFAULTS = {
@@ -203,10 +204,8 @@ class WebSocketServer extends EventEmitter {
 
   _track(websocket) {
     this.clients.add(websocket);
-    websocket.on('close', () => {
-      this.clients.delete(websocket);
-      if (this._shouldEmitClose && this.clients.size === 0) process.nextTick(emitClose, this);
-    });
+    websocket[kServer] = this;
+    websocket.on('close', forgetClient);
   }
 }
 
@@ -219,6 +218,13 @@ function requireUpgrade(request, response) {
 function emitClose(server) {
   server._state = CLOSED;
   server.emit('close');
+}
+
+/** A listener for all connections: a closure for each would need memory. */
+function forgetClient() {
+  const server = this[kServer];
+  server.clients.delete(this);
+  if (server._shouldEmitClose && server.clients.size === 0) process.nextTick(emitClose, server);
 }
 
 function socketOnError() {

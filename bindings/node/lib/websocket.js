@@ -24,11 +24,7 @@ const { MORE, Outbound, PLAIN } = require('./outbound');
 
 const STATES = ['CONNECTING', 'OPEN', 'CLOSING', 'CLOSED'];
 const [CONNECTING, OPEN, CLOSING, CLOSED] = STATES.keys();
-/* Kinds of frames. */
-const TEXT = 1;
-const BINARY = 2;
-const PING = 9;
-const PONG = 10;
+const { BINARY, PING, PONG, TEXT } = native;
 const CONTROL_MAX = 125;
 const REASON_MAX = 123;
 const ABORTED = 'WebSocket was closed before the connection was established';

@@ -11,6 +11,7 @@ use sinews_proto::{CloseCode, Kind, Misuse, Role};
 use sinews_session::Sent;
 
 use crate::closed::ClosedInfo;
+use crate::kinds::{PING, PONG, TEXT};
 use crate::memory::{self, Memory, read_word, write_words};
 use crate::options::{DeflateOptions, LimitOptions, negotiated};
 
@@ -313,9 +314,9 @@ impl Slot {
 
     fn send(&mut self, how: u32, payload: &[u8]) -> Result<()> {
         let kind = match how & sending::KIND {
-            1 => Kind::Text,
-            9 => return check(self.connection.ping(payload)),
-            10 => return check(self.connection.pong(payload)),
+            TEXT => Kind::Text,
+            PING => return check(self.connection.ping(payload)),
+            PONG => return check(self.connection.pong(payload)),
             _ => Kind::Binary,
         };
         let is_plain = how & sending::PLAIN != 0;

@@ -7,6 +7,7 @@
 
 mod closed;
 mod connection;
+mod kinds;
 mod memory;
 mod options;
 mod poller;
@@ -18,6 +19,7 @@ mod watch;
 pub use closed::ClosedInfo;
 
 pub use connection::*;
+pub use kinds::*;
 pub use memory::{share, share_slab};
 pub use options::{DeflateOptions, LimitOptions};
 pub use poller::{FAILED, Poller};

@@ -1,5 +1,6 @@
 //! Settings from JavaScript, which has validated them.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use sinews_proto::{Config, Negotiated, PingRate, Role};
 
 /// Limits for received messages. 0 means no limit.
 #[napi(object)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LimitOptions {
     /// Bytes of a message, after inflating.
     pub max_payload: u32,
@@ -19,9 +20,22 @@ pub struct LimitOptions {
     pub max_fragments: u32,
 }
 
+thread_local! {
+    /// The latest connection's configuration.
+    static LATEST: RefCell<Option<(LimitOptions, Arc<Config>)>> = const { RefCell::new(None) };
+}
+
 impl LimitOptions {
-    /// Timeouts are JavaScript's, and each ping is answered there.
+    /// Returns the configuration, which connections with the same limits share.
     pub(crate) fn config(self) -> Arc<Config> {
+        LATEST.with_borrow_mut(|latest| match latest {
+            Some((limits, config)) if *limits == self => Arc::clone(config),
+            _ => Arc::clone(&latest.insert((self, self.new_config())).1),
+        })
+    }
+
+    /// Timeouts are JavaScript's, and each ping is answered there.
+    fn new_config(self) -> Arc<Config> {
         let bytes = if self.max_payload == 0 { u32::MAX } else { self.max_payload };
         let fragments = if self.max_fragments == 0 { u32::MAX } else { self.max_fragments };
         let config = Config::default()

@@ -11,6 +11,7 @@ use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, S
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{CloseCode, Config, Kind};
 
+use crate::kinds::{BINARY, SLOW, TEXT};
 use crate::watch::Watcher;
 
 /// Options of a server, which JavaScript has checked.
@@ -73,12 +74,9 @@ fn invalid(text: impl ToString) -> Error {
     Error::new(Status::InvalidArg, text.to_string())
 }
 
-/// Bytes of each command: four numbers of 32 bits, kind, connection, payload's start and length. Kinds: 1 text, 2 binary,
-/// 6 a message was dropped, 8 close.
+/// Bytes of each command: four numbers of 32 bits, kind, connection, payload's start and length. Kinds: [`TEXT`],
+/// [`BINARY`], [`SLOW`], and [`CLOSE`](crate::kinds::CLOSE) otherwise.
 const COMMAND_BYTES: usize = 16;
-
-/// Kind of the event for a connection with a long queue.
-const SLOW: u32 = 6;
 
 /// Results of [`NativeServer::turn`] that are no number of events.
 mod result {
@@ -290,8 +288,8 @@ fn execute(server: &BatchServer, commands: &[u8], payloads: &[u8], slow: &mut Ve
         let payload = payloads.get(start as usize..(start as usize).saturating_add(len as usize));
         let payload = payload.unwrap_or_default();
         let sent = match kind {
-            1 => server.send(id, Kind::Text, payload),
-            2 => server.send(id, Kind::Binary, payload),
+            TEXT => server.send(id, Kind::Text, payload),
+            BINARY => server.send(id, Kind::Binary, payload),
             SLOW => {
                 server.set_slow(id);
                 SendResult::Queued

@@ -98,11 +98,14 @@ impl LoopWatcher {
         }
         let uv = uv.cast();
         let (poll, timer) = (allocate(UV_POLL), allocate(UV_TIMER));
-        // SAFETY: both handles have the size that libuv asked for. Those that were not initialized are freed.
+        // SAFETY: both handles have the size that libuv asked for. Those that were not initialized are freed, as are
+        // the reference and the context, which are valid and used by nothing else.
         unsafe {
             if let Err(error) = check(uv_poll_init(uv, poll, fd), "uv_poll_init") {
                 free(poll, UV_POLL);
                 free(timer, UV_TIMER);
+                sys::napi_async_destroy(raw, context);
+                sys::napi_delete_reference(raw, reference);
                 return Err(error);
             }
             // libuv documents no failure.
