@@ -1,30 +1,49 @@
-"""Measures a server's CPU time for each message: sinews against picows and websockets.
+"""Compares servers: CPU time for each message, latency, fan-out, and memory, by the load generator `sinews bench`.
 
-Each server runs in a process of its own. A load generator on plain sockets sends bursts of masked frames on all
-connections, and waits for all echoes. Rounds of the servers alternate; the table has the medians.
+Rounds of the servers alternate. Each server is a process on core 0, and the load generator is on core 1.
 
-    python bench.py --rounds 5 --seconds 2
+    python bench.py MODE --load <program sinews> [--loop uvloop] [--servers sinews.listener,picows] [-- options of the load]
+
+MODE is `echo` (64 connections, 64 bytes, with 1 and with 16 messages in flight), `latency` (20,000 messages a second), `fan-out`
+(one publisher and 1,000 subscribers: as many as the server takes, and 10 publications a second) or `idle`. `plain` is the floor
+for fan-out: a program that writes the bytes to all sockets, and does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
+import gc
+import hashlib
+import json
+import operator
 import os
-import resource
+import re
 import selectors
+import shlex
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import time
 
-SERVERS = ["sinews.listener", "picows", "sinews.websockets", "websockets"]
-LOOPS = ["asyncio", "uvloop"]
+FAN_OUT = "-m fan-out -c 1001 --publishers 1 --subscribe subscribe --publish {payload}".split()
+#: Runs of each mode: options of the load.
+MODES = {
+    "echo": [["-i", "1"], ["-i", "16"]],
+    "latency": [["-r", "20000"]],
+    "fan-out": [FAN_OUT, [*FAN_OUT, "-r", "10"]],
+    "idle": [],
+}
+DEFAULTS = {
+    "echo": "websockets,sinews.websockets,picows,sinews.listener,sinews.Server",
+    "fan-out": "websockets,sinews.websockets,sinews.Server,plain",
+}
+IDLE = [1000, 4000]
 
 
-async def serve_listener(port: int) -> object:
+async def serve_listener(port: int, fan_out: bool) -> object:
     from sinews.listener import Listener, serve
 
     class Echo(Listener):
@@ -34,7 +53,7 @@ async def serve_listener(port: int) -> object:
     return await serve(lambda request: Echo(), "127.0.0.1", port)
 
 
-async def serve_picows(port: int) -> object:
+async def serve_picows(port: int, fan_out: bool) -> object:
     from picows import WSListener, WSMsgType, ws_create_server
 
     class Echo(WSListener):
@@ -48,44 +67,104 @@ async def serve_picows(port: int) -> object:
     return await ws_create_server(lambda request: Echo(), "127.0.0.1", port)
 
 
-async def serve_sinews_websockets(port: int) -> object:
-    from sinews.websockets import serve
+async def serve_websockets(port: int, fan_out: bool, package: str = "websockets") -> object:
+    if package == "websockets":
+        from websockets.asyncio.server import broadcast, serve
+    else:
+        from sinews.websockets.asyncio.server import broadcast, serve
+    subscribers = set()
 
-    return await serve(echo, "127.0.0.1", port, compression=None)
+    async def echo(websocket) -> None:
+        async for message in websocket:
+            await websocket.send(message)
+
+    async def publish(websocket) -> None:
+        async for message in websocket:
+            if message == "subscribe":
+                subscribers.add(websocket)
+            else:
+                broadcast(subscribers, message)
+        subscribers.discard(websocket)
+
+    return await serve(publish if fan_out else echo, "127.0.0.1", port, compression=None)
 
 
-async def serve_websockets(port: int) -> object:
-    from websockets.asyncio.server import serve
+async def serve_topics(port: int, fan_out: bool) -> object:
+    from sinews import Server
 
-    return await serve(echo, "127.0.0.1", port, compression=None)
+    def on_message(websocket, message) -> None:
+        if not fan_out:
+            websocket.send(message)
+        elif message == "subscribe":
+            websocket.subscribe("topic")
+        else:
+            server.publish("topic", message)
 
-
-async def echo(websocket) -> None:
-    async for message in websocket:
-        await websocket.send(message)
+    server = Server(port=port, on_message=on_message, ping_interval=None, idle_timeout=None)
+    return await server.start()
 
 
 STARTS = {
     "sinews.listener": serve_listener,
     "picows": serve_picows,
-    "sinews.websockets": serve_sinews_websockets,
+    "sinews.websockets": lambda port, fan_out: serve_websockets(port, fan_out, "sinews"),
     "websockets": serve_websockets,
+    "sinews.Server": serve_topics,
 }
 
 
-def run_server(name: str, loop: str, port: int) -> None:
-    async def main() -> None:
-        await STARTS[name](port)
-        print("ready", flush=True)
-        event_loop = asyncio.get_running_loop()
-        stdin = asyncio.Queue()
-        event_loop.add_reader(0, lambda: stdin.put_nowait(os.read(0, 64)))
-        # Each line from the parent is answered with the CPU time.
-        while await stdin.get():
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            print(usage.ru_utime + usage.ru_stime, flush=True)
+def serve_plain(port: int) -> None:
+    """Publishes messages below 126 bytes: one read, and a write for each subscriber."""
+    subscribers: list[int] = []
+    buffers: dict[int, bytes] = {}
 
-    if loop == "uvloop":
+    def receive(connection: socket.socket) -> None:
+        number = connection.fileno()
+        data = buffers[number] + connection.recv(1 << 16)
+        if data.startswith(b"GET"):
+            key = re.search(rb"(?i)sec-websocket-key: *(\S+)", data)
+            digest = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+            lines = b"HTTP/1.1 101 Ok", b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Accept: " + digest
+            connection.send(b"\r\n".join(lines) + b"\r\n\r\n")
+            data = b""
+        while len(data) >= 6 and len(data) >= 6 + data[1] - 128:
+            length, mask = data[1] - 128, data[2:6] * 32
+            payload = bytes(map(operator.xor, data[6 : 6 + length], mask))
+            data = data[6 + length :]
+            if payload == b"subscribe":
+                subscribers.append(number)
+                continue
+            message = bytes([0x81, length]) + payload
+            for subscriber in subscribers:
+                os.write(subscriber, message)
+        buffers[number] = data
+
+    with socket.create_server(("127.0.0.1", port), backlog=2048) as listener:
+        poll = selectors.DefaultSelector()
+        poll.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in poll.select():
+                if key.fileobj is not listener:
+                    receive(key.fileobj)
+                    continue
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                buffers[connection.fileno()] = b""
+                poll.register(connection, selectors.EVENT_READ)
+
+
+def run_server(options: argparse.Namespace) -> None:
+    if options.serve == "plain":
+        return serve_plain(options.port)
+
+    async def main() -> None:
+        server = await STARTS[options.serve](options.port, options.mode == "fan-out")
+        while True:
+            await asyncio.sleep(1 if options.mode == "idle" else 3600)
+            gc.collect()
+        return server
+
+    if options.loop == "uvloop":
         import uvloop
 
         uvloop.run(main())
@@ -93,148 +172,61 @@ def run_server(name: str, loop: str, port: int) -> None:
         asyncio.run(main())
 
 
-class Server:
-    """A server's process."""
+def command(name: str, port: int, options: argparse.Namespace) -> list[str]:
+    own = [sys.executable, os.path.abspath(__file__), options.mode, "--serve", name, "--loop", options.loop]
+    return [*own, "--port", str(port)]
 
-    def __init__(self, name: str, loop: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        command = [sys.executable, __file__, "--serve", name, "--loop", loop, "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n", f"{name} does not start"
 
-    def cpu_seconds(self) -> float:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+def compare(options: argparse.Namespace) -> None:
+    names = (options.servers or DEFAULTS.get(options.mode, DEFAULTS["echo"])).split(",")
+    servers = []
+    for number, name in enumerate(names):
+        port = options.port + number
+        servers.append(f"{name}=ws://127.0.0.1:{port}/=exec {shlex.join(command(name, port, options))}")
+    cores = ["--server-core", "0", "--load-core", "1"]
+    for run in MODES[options.mode]:
+        print(options.loop, options.mode, *run, flush=True)
+        subprocess.run([options.load, "bench", "compare", "-q", *cores, *run, *options.rest, *servers], check=True)
 
-    def stop(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+
+def measure_idle(options: argparse.Namespace) -> None:
+    """Prints the growth of the resident memory for a connection."""
+    names = (options.servers or DEFAULTS["echo"]).split(",")
+    results: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(options.rounds * len(names)):
+        name, port = names[number % len(names)], options.port + number
+        server = subprocess.Popen(command(name, port, options))
         try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def frame(size: int) -> bytes:
-    """Returns a masked text frame, whose mask key is zero."""
-    assert size < 1 << 16
-    length = struct.pack("!B", 0x80 | size) if size < 126 else struct.pack("!BH", 0xFE, size)
-    return b"\x81" + length + bytes(4) + b"x" * size
-
-
-def open_connection(port: int) -> socket.socket:
-    sock = socket.create_connection(("127.0.0.1", port), timeout=10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.sendall(
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    )
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        received = sock.recv(4096)
-        assert received, "connection closed during the handshake"
-        head += received
-    assert head.startswith(b"HTTP/1.1 101"), head
-    return sock
-
-
-def load(port: int, connections: int, in_flight: int, size: int, seconds: float, counter) -> float:
-    """Sends bursts for some time. Returns the server's microseconds of CPU for each message."""
-    burst = frame(size) * in_flight
-    expected = (size + (2 if size < 126 else 4)) * in_flight
-    sockets = [open_connection(port) for _ in range(connections)]
-    selector = selectors.EpollSelector() if hasattr(selectors, "EpollSelector") else selectors.DefaultSelector()
-    missing = {}
-    for sock in sockets:
-        sock.setblocking(False)
-        selector.register(sock, selectors.EVENT_READ)
-        missing[sock] = expected
-        sock.send(burst)
-    bursts = 0
-    start = counting = None
-    deadline = time.monotonic() + 0.3
-    while True:
-        for key, _ in selector.select():
-            sock = key.fileobj
-            left = missing[sock] - len(sock.recv(1 << 16))
-            if left == 0:
-                bursts += 1
-                left = expected
-                sock.send(burst)
-            missing[sock] = left
-        if time.monotonic() >= deadline:
-            if counting is None:
-                # The warm-up is over.
-                counting, start = counter(), bursts
-                deadline = time.monotonic() + seconds
-            else:
-                cpu = counter() - counting
-                break
-    for sock in sockets:
-        sock.send(b"\x88\x80" + bytes(4))
-    for sock in sockets:
-        sock.setblocking(True)
-        while sock.recv(1 << 16):
-            pass
-        sock.close()
-    return cpu / ((bursts - start) * in_flight) * 1e6
-
-
-def measure(options: argparse.Namespace) -> None:
-    for loop in options.loops.split(","):
-        servers = {name: Server(name, loop) for name in options.servers.split(",")}
-        try:
-            for in_flight in map(int, options.in_flight.split(",")):
-                results: dict[str, list[float]] = {name: [] for name in servers}
-                for _ in range(options.rounds):
-                    for name, server in servers.items():
-                        microseconds = load(
-                            server.port, options.connections, in_flight, options.size, options.seconds,
-                            server.cpu_seconds,
-                        )  # fmt: skip
-                        results[name].append(microseconds)
-                report(loop, in_flight, results)
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                time.sleep(0.1)
+            load = [options.load, "bench", "idle", "-q", "--json", "--settle", "3s", "--pid", str(server.pid)]
+            counts = ",".join(map(str, IDLE))
+            output = subprocess.check_output([*load, "-c", counts, *options.rest, f"ws://127.0.0.1:{port}/"])
+            results[name].append(json.loads(output)["fit"]["user"]["slope"])
         finally:
-            for server in servers.values():
-                server.stop()
-
-
-#: The server that each of ours is compared with.
-PEERS = {"sinews.listener": "picows", "sinews.websockets": "websockets"}
-
-
-def report(loop: str, in_flight: int, results: dict[str, list[float]]) -> None:
-    medians = {name: statistics.median(values) for name, values in results.items()}
-    for name, median in medians.items():
-        peer = PEERS.get(name)
-        ratio = f"  {median / medians[peer]:5.2f} x {peer}" if peer in medians else ""
-        spread = f"{min(results[name]):.2f}-{max(results[name]):.2f}"
-        print(f"{loop:8} {in_flight:3} in flight  {name:18} {median:7.2f} us/message ({spread}){ratio}", flush=True)
+            server.kill()
+            server.wait()
+    for name, values in results.items():
+        print(f"{name:18} {statistics.median(values):8.0f} bytes for an idle connection")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--in-flight", default="1,16")
-    parser.add_argument("--loops", default=",".join(LOOPS))
-    parser.add_argument("--servers", default=",".join(SERVERS))
-    parser.add_argument("--serve", choices=SERVERS, help=argparse.SUPPRESS)
-    parser.add_argument("--loop", choices=LOOPS, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("mode", choices=MODES)
+    parser.add_argument("--load", default="sinews")
+    parser.add_argument("--loop", default="asyncio", choices=["asyncio", "uvloop"])
+    parser.add_argument("--servers")
+    parser.add_argument("--rounds", type=int, default=3, help="of the mode idle")
+    parser.add_argument("--serve", choices=[*STARTS, "plain"], help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=18301)
+    parser.add_argument("rest", nargs="*")
     options = parser.parse_args()
     if options.serve:
-        run_server(options.serve, options.loop, options.port)
+        run_server(options)
+    elif options.mode == "idle":
+        measure_idle(options)
     else:
-        measure(options)
+        compare(options)
 
 
 if __name__ == "__main__":
