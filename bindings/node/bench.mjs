@@ -1,10 +1,10 @@
 // Compares servers: CPU time for each message, latency, fan-out, and memory, by the load generator `sinews bench`.
 //
-//   node bench.mjs MODE --load <program sinews> [--servers ws,sinews/ws,serve] [-- options of the load]
+//   node bench.mjs MODE --load <program sinews> [--servers ws,sinews-ws,serve] [-- options of the load]
 //
 // Rounds of the servers alternate. Each server is a process on core 0, and the load generator is on core 1. MODE is `echo` (64
 // connections, 64 bytes, with 1 and with 16 messages in flight), `latency` (20,000 messages a second), `fan-out` (one publisher and
-// 1,000 subscribers: as many publications as the server takes, and 10 a second) or `idle`. `plain` is a floor: for fan-out a program
+// 1,000 subscribers: bursts of 16 publications, and 10 a second) or `idle`. `plain` is a floor: for fan-out a program
 // that writes the bytes to all sockets, and does nothing else (Python's standard library), for idle connections sockets of Node.js after
 // an upgrade.
 
@@ -24,7 +24,7 @@ const FAN_OUT = '-m fan-out -c 1001 --publishers 1 --subscribe subscribe --publi
 const MODES = {
   echo: [['-i', '1'], ['-i', '16']],
   latency: [['-r', '20000']],
-  'fan-out': [FAN_OUT, [...FAN_OUT, '-r', '10']],
+  'fan-out': [[...FAN_OUT, '--burst', '-i', '16'], [...FAN_OUT, '-r', '10']],
   idle: []
 };
 /** Connections between which memory is measured. */
@@ -90,7 +90,7 @@ function command(name, port) {
 }
 
 function compare() {
-  const names = (args.servers ?? `ws,sinews/ws,serve${mode === 'fan-out' ? ',plain' : ''}`).split(',');
+  const names = (args.servers ?? `ws,sinews-ws,serve${mode === 'fan-out' ? ',plain' : ''}`).split(',');
   const servers = names.map((name, at) => {
     const port = Number(args.port) + at;
     return `${name}=ws://127.0.0.1:${port}/=exec ${command(name, port).join(' ')}`;
@@ -115,7 +115,7 @@ async function waitForPort(port) {
 
 /** Prints the growth of the resident memory for a connection. */
 async function measureIdle() {
-  const names = (args.servers ?? 'ws,sinews/ws,serve,plain').split(',');
+  const names = (args.servers ?? 'ws,sinews-ws,serve,plain').split(',');
   const results = new Map(names.map((name) => [name, []]));
   for (let at = 0; at < Number(args.rounds) * names.length; at++) {
     const name = names[at % names.length];

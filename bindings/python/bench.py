@@ -5,7 +5,7 @@ Rounds of the servers alternate. Each server is a process on core 0, and the loa
     python bench.py MODE --load <program sinews> [--loop uvloop] [--servers sinews.listener,picows] [-- options of the load]
 
 MODE is `echo` (64 connections, 64 bytes, with 1 and with 16 messages in flight), `latency` (20,000 messages a second), `fan-out`
-(one publisher and 1,000 subscribers: as many as the server takes, and 10 publications a second) or `idle`. `plain` is the floor
+(one publisher and 1,000 subscribers: bursts of 16 publications, and 10 publications a second) or `idle`. `plain` is the floor
 for fan-out: a program that writes the bytes to all sockets, and does nothing else.
 """
 
@@ -33,7 +33,7 @@ FAN_OUT = "-m fan-out -c 1001 --publishers 1 --subscribe subscribe --publish {pa
 MODES = {
     "echo": [["-i", "1"], ["-i", "16"]],
     "latency": [["-r", "20000"]],
-    "fan-out": [FAN_OUT, [*FAN_OUT, "-r", "10"]],
+    "fan-out": [[*FAN_OUT, "--burst", "-i", "16"], [*FAN_OUT, "-r", "10"]],
     "idle": [],
 }
 DEFAULTS = {
@@ -120,7 +120,12 @@ def serve_plain(port: int) -> None:
 
     def receive(connection: socket.socket) -> None:
         number = connection.fileno()
-        data = buffers[number] + connection.recv(1 << 16)
+        received = connection.recv(1 << 16)
+        if not received:
+            poll.unregister(connection)
+            connection.close()
+            return
+        data = buffers[number] + received
         if data.startswith(b"GET"):
             key = re.search(rb"(?i)sec-websocket-key: *(\S+)", data)
             digest = base64.b64encode(hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
@@ -219,8 +224,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of the mode idle")
     parser.add_argument("--serve", choices=[*STARTS, "plain"], help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=18301)
-    parser.add_argument("rest", nargs="*")
-    options = parser.parse_args()
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    options = parser.parse_args(sys.argv[1:at])
+    options.rest = sys.argv[at + 1 :]
     if options.serve:
         run_server(options)
     elif options.mode == "idle":

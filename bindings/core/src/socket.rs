@@ -74,7 +74,9 @@ mod poller {
     use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
     use nix::errno::Errno;
-    use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollOp, EpollTimeout, epoll_ctl};
+    use nix::sys::epoll::{
+        Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollOp, EpollTimeout, epoll_ctl,
+    };
 
     use super::Descriptor;
 

@@ -243,7 +243,8 @@ pub fn flush(id: u32, count: u32, at: u32, fd: i32) -> Result<i32> {
             slot.queue(&memory.payloads, &memory.messages, count)?;
             let slab = memory.slab.get_mut(at as usize..).unwrap_or_default();
             let written = slot.write(slab);
-            let frames = usize::try_from(written).ok().filter(|len| *len > 0).and_then(|len| slab.get_mut(..len));
+            let frames =
+                usize::try_from(written).ok().filter(|len| *len > 0).and_then(|len| slab.get_mut(..len));
             Ok(match frames {
                 Some(frames) if fd >= 0 => slot.send_socket(fd, frames),
                 _ => written,

@@ -135,22 +135,6 @@ impl Connection {
         };
     }
 
-    /// Takes over a connected, nonblocking socket, which the loop or a poller watches for input.
-    #[pyo3(signature = (socket, poller=None))]
-    fn _attach(
-        slf: &Bound<'_, Self>,
-        socket: &Bound<'_, PyAny>,
-        poller: Option<Py<PyAny>>,
-    ) -> PyResult<()> {
-        let descriptor: Descriptor = socket.call_method0(intern!(slf.py(), "fileno"))?.extract()?;
-        {
-            let mut this = slf.borrow_mut();
-            this.link = Link::Socket { socket: socket.clone().unbind(), descriptor };
-            this.poller = poller;
-        }
-        driver::settle(slf)
-    }
-
     /// Opens the connection after its handshake.
     #[pyo3(signature = (negotiation, config, on_message=None, on_ping=None))]
     fn _open(
@@ -187,17 +171,6 @@ impl Connection {
             this.raw.extend_from_slice(data);
             this.flags.closes_raw |= close;
         }
-        driver::settle(slf)
-    }
-
-    /// The socket is readable.
-    fn _readable(slf: &Bound<'_, Self>) -> PyResult<()> {
-        driver::read(slf)
-    }
-
-    /// The socket is writable.
-    fn _writable(slf: &Bound<'_, Self>) -> PyResult<()> {
-        slf.borrow_mut().retry_write();
         driver::settle(slf)
     }
 

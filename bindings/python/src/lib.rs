@@ -17,6 +17,7 @@ mod poller;
 mod protocol;
 mod receiver;
 mod server;
+mod socket;
 mod steps;
 
 /// The native module of `sinews`.

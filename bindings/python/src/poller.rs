@@ -70,7 +70,8 @@ impl Poller {
         let ready: Vec<_> = {
             let mut this = slf.borrow_mut();
             let Self { poller, connections, .. } = &mut *this;
-            let connection = |ready: socket::Ready| Some(connections.get(ready.id as usize)?.as_ref()?.clone_ref(py));
+            let connection =
+                |ready: socket::Ready| Some(connections.get(ready.id as usize)?.as_ref()?.clone_ref(py));
             poller.ready()?.filter_map(connection).collect()
         };
         // After an interrupt, the others are ready again.

@@ -186,7 +186,9 @@ fn events<'py>(py: Python<'py>, words: &[u32], bytes: &[u8]) -> PyResult<Bound<'
         let payload = &bytes[start..start + len];
         let payload = match kind {
             // A text is a `str`. The protocol has checked it.
-            kind if kind == ServerEvent::Text as u32 => PyString::new(py, std::str::from_utf8(payload).unwrap_or_default()).into_any(),
+            kind if kind == ServerEvent::Text as u32 => {
+                PyString::new(py, std::str::from_utf8(payload).unwrap_or_default()).into_any()
+            }
             _ => PyBytes::new(py, payload).into_any(),
         };
         Ok((kind, id, payload).into_pyobject(py)?.into_any())
