@@ -3,9 +3,12 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
 
-use sinews_engine::{Engine, NextTurn};
+use sinews_engine::{Engine, NextTurn, Post};
 
+use crate::topics::mail::Mail;
 use crate::worker::{Worker, WorkerSetup};
 
 /// A server that runs on the thread of another event loop, such as that of an interpreter: one worker on the readiness
@@ -63,6 +66,12 @@ impl EmbeddedServer {
         self.engine.next_turn(&self.worker)
     }
 
+    /// Returns a waker that makes the descriptor readable, from any thread: for futures that the other loop polls.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::new(LoopWaker(self.engine.post())))
+    }
+
     /// Returns the descriptor to watch for reading.
     ///
     /// # Panics
@@ -70,6 +79,14 @@ impl EmbeddedServer {
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.engine.descriptor().expect("the readiness backend has a descriptor")
+    }
+}
+
+struct LoopWaker(Post<Mail>);
+
+impl Wake for LoopWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
     }
 }
 

@@ -10,7 +10,7 @@ use sinews_session::Prepared;
 use super::directory::Directory;
 use super::entry::{Reach, Recipients, TopicEntry};
 use super::history::append::{EpochMismatch, PublishOrigin};
-use super::history::policy::{Position, TopicSnapshot};
+use super::history::policy::{Position, ReplayFrom, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
 use super::keyed::update::{KeyChange, KeyPage, KeyedSnapshot};
@@ -146,6 +146,12 @@ impl Publisher {
     #[must_use]
     pub fn histories(&self) -> Vec<TopicSnapshot> {
         self.directory.export()
+    }
+
+    /// Returns the retained messages of a topic from a start on ([`Topics::history`](crate::Topics::history)).
+    #[must_use]
+    pub fn history(&self, name: &str, start: ReplayFrom) -> Vec<(u64, Prepared)> {
+        self.directory.history(name, start)
     }
 
     /// Sets or removes a key in a topic ([`Topics::write_key`](crate::Topics::write_key)).

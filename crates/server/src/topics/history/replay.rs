@@ -10,6 +10,7 @@ use sinews_session::{Prepared, Tx};
 use super::append::{EpochMismatch, PublishOrigin};
 use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
+use crate::topics::directory::Directory;
 use crate::topics::entry::{Reach, TopicEntry};
 use crate::topics::name::{self, InvalidTopic};
 use crate::topics::registry::{QueuedPublication, Topic, Topics};
@@ -281,9 +282,16 @@ impl Topics {
     /// without history.
     #[must_use]
     pub fn history(&self, name: &str, start: ReplayFrom) -> Vec<(u64, Prepared)> {
-        let Some(entry) = self.directory.find(name) else { return Vec::new() };
+        self.directory.history(name, start)
+    }
+}
+
+impl Directory {
+    /// Returns the retained messages of a topic from a start on, each with its sequence.
+    pub(in crate::topics) fn history(&self, name: &str, start: ReplayFrom) -> Vec<(u64, Prepared)> {
+        let Some(entry) = self.find(name) else { return Vec::new() };
         let Some(history) = entry.history() else { return Vec::new() };
-        let ring = self.directory.lock_trimmed(history);
+        let ring = self.lock_trimmed(history);
         let (first, _) = ring.start(start);
         ring.from(first).map(|(sequence, message, _)| (sequence, message.clone())).collect()
     }
