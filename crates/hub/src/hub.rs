@@ -3,6 +3,7 @@
 mod builder;
 mod health;
 mod metrics;
+mod program;
 mod routes;
 mod rules;
 
@@ -19,6 +20,7 @@ use sinews_server::{
 #[cfg(all(test, feature = "pusher"))]
 pub(crate) use self::builder::encodings;
 pub use self::builder::{BuildError, HubBuilder};
+pub use self::program::{ProgramMessage, ProgramSubscriber, ProgramTopics, RequestFailed};
 use crate::access::auth::Revocations;
 use crate::api;
 #[cfg(feature = "pusher")]
@@ -244,18 +246,24 @@ pub struct RunningHub {
     background: Background,
 }
 
+impl fmt::Debug for RunningHub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningHub").field("background", &self.background).finish_non_exhaustive()
+    }
+}
+
 impl RunningHub {
     /// Writes a topic's key, in a cluster at the node that owns the topic: there,
     /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value comes from
     /// [`key_value_of_json`](crate::key_value_of_json).
     ///
     /// # Errors
-    /// [`KeyWriteFailed`]: the condition is not met, a limit is reached, or the owner does not answer.
+    /// [`RequestFailed`]: the condition is not met, a limit is reached, or the owner does not answer.
     pub fn write_key(
         &self,
         topic: &str,
         write: KeyWrite,
-    ) -> impl Future<Output = Result<KeyWritten, KeyWriteFailed>> + Send + 'static + use<> {
+    ) -> impl Future<Output = Result<KeyWritten, RequestFailed>> + Send + 'static + use<> {
         let keys = KeyStore::new(&self.topics, self.services.store.as_ref());
         let outcome = keys.write(topic, write, Creator::Server, &self.publisher);
         async move {
@@ -263,7 +271,18 @@ impl RunningHub {
                 KeyWriteOutcome::Done(written) => written,
                 KeyWriteOutcome::Later(written) => written.await,
             };
-            written.map_err(|problem| KeyWriteFailed { status: problem.code, text: problem.text })
+            written.map_err(RequestFailed::from)
+        }
+    }
+
+    /// The topics, for the program that embeds this hub.
+    #[must_use]
+    pub fn topics(&self) -> ProgramTopics {
+        ProgramTopics {
+            hub: Arc::clone(&self.topics),
+            store: self.services.store.clone(),
+            publisher: self.publisher.clone(),
+            background: self.background.clone(),
         }
     }
 
@@ -322,30 +341,6 @@ impl Drop for RunningHub {
         self.background.shut_down();
     }
 }
-
-/// Why [`RunningHub::write_key`] has not written a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyWriteFailed {
-    status: u16,
-    text: String,
-}
-
-impl KeyWriteFailed {
-    /// The status that a client gets by HTTP, such as 412 if the condition is not met. After 503, the key may have been
-    /// written.
-    #[must_use]
-    pub fn status(&self) -> u16 {
-        self.status
-    }
-}
-
-impl fmt::Display for KeyWriteFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for KeyWriteFailed {}
 
 #[cfg(all(test, feature = "pusher"))]
 mod tests;

@@ -69,7 +69,9 @@ pub use self::config::{BrowserRejection, ConfigHandle, HubConfig};
 pub use self::error::{HubError, HubErrorKind};
 pub use self::handover::Handover;
 pub use self::handover::predecessor::{Predecessor, RunningHandover};
-pub use self::hub::{BuildError, Hub, HubBuilder, KeyWriteFailed, RunningHub};
+pub use self::hub::{
+    BuildError, Hub, HubBuilder, ProgramMessage, ProgramSubscriber, ProgramTopics, RequestFailed, RunningHub,
+};
 pub use self::model::check_pattern;
 #[cfg(feature = "webhooks")]
 pub use self::model::events::WebhookEventKind;

@@ -1,32 +1,35 @@
 //! Pages of retained messages, as protocol messages.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use serde_json::Value;
-use sinews_server::{Position, Prepared, ReplayFrom, Topics};
+use sinews_server::{Position, Prepared, ReplayFrom};
 
 use crate::model::brief::brief;
 use crate::model::encoding::MESSAGES;
 use crate::model::json_list::JsonListItem;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::fetch::FetchedRecords;
+use crate::streams::follow;
 use crate::streams::record_content::content_of;
 use crate::streams::records_from::records_from;
+use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 
 /// Limits of one answer to `history`: messages and bytes.
 pub(crate) const HISTORY_MAX: usize = 1_000;
 pub(crate) const HISTORY_BYTES_MAX: usize = 1 << 20;
 
-/// The retained messages of a topic that is not durable.
+/// The retained messages of a topic that is not durable, which `read` reads from the server below.
 ///
 /// # Errors
 /// The topic has no history.
 pub(crate) fn history_page(
     hub: &HubTopics,
-    topics: &Topics,
     topic: &str,
     start: ReplayFrom,
+    read: impl FnOnce(&str, ReplayFrom) -> Vec<(u64, Prepared)>,
 ) -> Result<Vec<HistoryItem>, Problem> {
     if !hub.has_history(topic) {
         return Err(problem(code::GONE, format!("topic {} has no history", brief(topic))));
@@ -36,7 +39,7 @@ pub(crate) fn history_page(
         other => other,
     };
     let mut left = HISTORY_BYTES_MAX;
-    let messages = topics.history(&MESSAGES.topic(topic), start).into_iter().take(HISTORY_MAX);
+    let messages = read(&MESSAGES.topic(topic), start).into_iter().take(HISTORY_MAX);
     // At least one message, however large.
     let messages = messages.enumerate().take_while(|(at, (_, message))| {
         let len = message.payload().len();
@@ -65,6 +68,23 @@ impl JsonListItem for HistoryItem {
 
     fn memory(&self) -> usize {
         self.0.payload().len()
+    }
+}
+
+/// Reads messages of a durable topic from its stream. Returns them with commas between.
+pub(crate) fn stored_history(
+    store: &Arc<StreamService>,
+    topic: &str,
+    start: ReplayFrom,
+) -> impl Future<Output = Result<String, Problem>> + Send + use<> {
+    let (opening, store, topic) = (store.opening_of_topic(topic), Arc::clone(store), topic.to_owned());
+    async move {
+        if let Some(opening) = opening {
+            opening.await?;
+        }
+        let epoch = store.topic_relay(&topic)?.map_or(0, |relay| relay.epoch());
+        let fetched = follow::history(store, topic.clone(), start, HISTORY_MAX, HISTORY_BYTES_MAX).await?;
+        Ok(stored_messages(&topic, epoch, &fetched))
     }
 }
 

@@ -3,16 +3,22 @@
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
 use sinews_hub::auth::{Auth, AuthOptions};
-use sinews_hub::{HostRules, Hub, HubConfig, Namespace, Namespaces, StreamOptions};
-use sinews_server::{Router, Server};
+use sinews_hub::{
+    HostRules, Hub, HubConfig, Namespace, Namespaces, ProgramMessage, ProgramSubscriber, ProgramTopics,
+    StreamOptions,
+};
+use sinews_server::{
+    Closed, Context, Handler, Kind, Payload, ReplayFrom, Request, Router, Server, WebSocketRoute,
+};
 use sinews_testkit::assert_fields;
 
-use crate::support::websocket;
+use crate::support::{block_on, websocket};
 
 #[path = "../../examples/embed.rs"]
 #[expect(dead_code, reason = "the test calls `serve` in place of `main`")]
@@ -92,6 +98,94 @@ fn prices_of_the_example_are_followed() {
     assert!(seen.keys().all(|key| key.starts_with("3.")), "{seen:?}");
     stop.stop_now();
     server.join().unwrap();
+}
+
+/// A handler of the program that subscribes to the topic of its request.
+struct OwnRoute {
+    topics: Arc<OnceLock<ProgramTopics>>,
+    topic: String,
+    subscriber: Option<ProgramSubscriber>,
+}
+
+impl Handler for OwnRoute {
+    fn open(&mut self, cx: &mut Context<'_>) {
+        let mut subscriber = self.topics.get().unwrap().subscriber();
+        subscriber.subscribe(&self.topic, cx).unwrap();
+        // Repeated subscriptions count once.
+        subscriber.subscribe(&self.topic, cx).unwrap();
+        self.subscriber = Some(subscriber);
+        let _ = cx.send(Kind::Text, b"open").unwrap();
+    }
+
+    fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
+        assert!(self.subscriber.as_mut().unwrap().unsubscribe(&self.topic, cx));
+        assert!(!self.subscriber.as_mut().unwrap().unsubscribe(&self.topic, cx));
+        let _ = cx.send(Kind::Text, b"unsubscribed").unwrap();
+    }
+
+    fn close(&mut self, _: &Closed, cx: &mut Context<'_>) {
+        self.subscriber.as_mut().unwrap().end(cx);
+    }
+}
+
+#[test]
+fn program_shares_topics_histories_presence_and_streams() {
+    let directory = tempfile::tempdir().unwrap();
+    let streams = StreamOptions::in_directory(directory.path()).with_durable_topics(["orders.>".to_owned()]);
+    let hub = Hub::builder().streams(streams).history("chat.>", 3).without_pages().build().unwrap();
+    let cell = Arc::new(OnceLock::new());
+    let of_route = Arc::clone(&cell);
+    let route = WebSocketRoute::new(move |request: &Request<'_>| {
+        let topic = request.param("topic").unwrap_or_default().into_owned();
+        Ok(OwnRoute { topics: Arc::clone(&of_route), topic, subscriber: None })
+    });
+    let router = hub.mount(Router::new().websocket("/own/{topic}", route));
+    let server = hub.configure(Server::new(router)).threads(2).listen(([127, 0, 0, 1], 0).into());
+    let server = server.bind().unwrap();
+    let hub = hub.start(&server).unwrap();
+    cell.set(hub.topics()).unwrap();
+    let (address, stop) = (server.addresses()[0], server.stop_handle());
+    let serving = thread::spawn(move || server.run().unwrap());
+
+    let mut topics = hub.topics();
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let text = |text: &str| ProgramMessage::Text(text.to_owned());
+    let mut own = websocket(address, "/own/chat.a");
+    let next = |own: &mut WebSocket<TcpStream>| own.next().unwrap().unwrap().as_bytes().to_vec();
+    assert_eq!(next(&mut own), b"open");
+    assert_eq!(json(&topics.presence("chat.a", None).unwrap())["subscribers"], 1);
+    assert_eq!(topics.publish("chat.a", text("one")).unwrap(), 1);
+    assert_eq!(topics.publish("chat.a", ProgramMessage::Json("{\"a\":1}".to_owned())).unwrap(), 1);
+    assert_eq!((next(&mut own), next(&mut own)), (b"one".to_vec(), b"{\"a\":1}".to_vec()));
+    let history = json(&block_on(topics.history("chat.a", ReplayFrom::Last(5))).unwrap());
+    let data: Vec<_> = history.as_array().unwrap().iter().map(|message| message["data"].clone()).collect();
+    assert_eq!(data, [json!("one"), json!({ "a": 1 })]);
+    own.send_text("unsubscribe").unwrap();
+    assert_eq!(next(&mut own), b"unsubscribed");
+    assert_eq!(topics.publish("chat.a", text("two")).unwrap(), 0);
+    assert_eq!(json(&topics.presence("chat.a", None).unwrap())["subscribers"], 0);
+
+    let mut own = websocket(address, "/own/orders.a");
+    assert_eq!(next(&mut own), b"open");
+    assert!(topics.is_durable("orders.a") && !topics.is_durable("chat.a"));
+    let position = block_on(topics.append("orders.a", text("apple")).unwrap()).unwrap();
+    assert_eq!((position.sequence, next(&mut own)), (1, b"apple".to_vec()));
+    let history = json(&block_on(topics.history("orders.a", ReplayFrom::Last(5))).unwrap());
+    assert_fields(&history[0], json!({ "data": "apple", "seq": 1, "epoch": position.epoch }));
+
+    for (status, failed) in [
+        (422, topics.publish("chat.*", text("")).err()),
+        (422, topics.publish("orders.a", text("")).err()),
+        (422, topics.append("chat.a", text("")).err()),
+        (400, topics.publish("chat.a", ProgramMessage::Json("{".to_owned())).err()),
+        (410, block_on(topics.history("other", ReplayFrom::Last(1))).err()),
+        (422, topics.presence("a..b", None).err()),
+    ] {
+        assert_eq!(failed.map(|failed| failed.status()), Some(status));
+    }
+    stop.stop_now();
+    serving.join().unwrap();
+    hub.shut_down();
 }
 
 /// Serves a hub with a durable topic until `work` is done; then the hub shuts down.

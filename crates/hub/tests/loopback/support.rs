@@ -7,7 +7,10 @@ pub(crate) mod test_broker;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::thread::{self, JoinHandle};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -107,6 +110,24 @@ pub(crate) fn without_timeouts() -> Config {
 pub(crate) fn bind(hub: &Hub, configure: impl FnOnce(Server) -> Server) -> BoundServer {
     let server = configure(hub.configure(Server::new(hub.mount(Router::new()))).threads(2));
     server.engine(backend::engine()).listen(([127, 0, 0, 1], 0).into()).bind().unwrap()
+}
+
+/// Completes a future on this thread.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        thread::park();
+    }
 }
 
 /// A connection whose reads are bounded.

@@ -21,8 +21,7 @@ use crate::model::json_list::JsonList;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::schema::requests;
-use crate::streams::follow;
-use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, history_page, stored_messages};
+use crate::streams::topic_history::{HISTORY_MAX, history_page, stored_history};
 use crate::topics::keys::{key_json, key_problem, page_json};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
 
@@ -214,22 +213,14 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
         _ => return Err(problem(code::MALFORMED, "either last, or epoch and seq")),
     };
     let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
-    let Some(store) = store.map(Arc::clone) else {
-        let messages = history_page(&context.hub, request.topics(), &topic, start)?;
+    let Some(store) = store else {
+        let topics = request.topics();
+        let messages = history_page(&context.hub, &topic, start, |name, start| topics.history(name, start))?;
         let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
         return Ok(list_success(JsonList::new(head, messages, "]}\n")).into());
     };
-    let opening = store.opening_of_topic(&topic);
+    let read = stored_history(store, &topic, start);
     Ok(Answer::later(async move {
-        let read = async {
-            if let Some(opening) = opening {
-                opening.await?;
-            }
-            let epoch = store.topic_relay(&topic)?.map_or(0, |relay| relay.epoch());
-            let (store, most) = (Arc::clone(&store), HISTORY_MAX);
-            let fetched = follow::history(store, topic.clone(), start, most, HISTORY_BYTES_MAX).await?;
-            Ok::<_, Problem>(stored_messages(&topic, epoch, &fetched))
-        };
         match read.await {
             Ok(messages) => {
                 text_success(format!("{{\"topic\":{},\"messages\":[{messages}]}}\n", json!(topic)))

@@ -27,7 +27,8 @@ impl JsonClient {
             self.streams.history_of_topic(&store, topic, start, id, cx)?;
             return Ok(OpReply::Deferred);
         }
-        let messages = history_page(self.session.hub(), cx.topics(), topic, start)?;
+        let read = |name: &str, start| cx.topics().history(name, start);
+        let messages = history_page(self.session.hub(), topic, start, read)?;
         let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
         Ok(OpReply::Message(json!({ "op": "history", "topic": topic, "messages": messages })))
     }

@@ -8,6 +8,7 @@ use sinews_server::{KeyCondition, KeyError, KeyWrite, Router, Server};
 use sinews_testkit::assert_fields;
 
 use super::{Client, TestPeer, for_both, options, parse};
+use crate::support::block_on;
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 
 /// Nodes that know each other, with the keys of all of them.
@@ -375,26 +376,6 @@ fn slow_reader_at_another_node_gets_the_last_values() {
         }
         assert!(updates < 5_900, "values that were replaced are not sent: {updates}");
     });
-}
-
-/// Completes a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: std::sync::Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = std::task::Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
-    let mut future = std::pin::pin!(future);
-    loop {
-        if let std::task::Poll::Ready(done) =
-            future.as_mut().poll(&mut std::task::Context::from_waker(&waker))
-        {
-            return done;
-        }
-        std::thread::park();
-    }
 }
 
 #[test]
