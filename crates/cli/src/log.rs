@@ -1,6 +1,7 @@
 //! The log: its filter, its format, and changing the filter while the server runs.
 
 use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
 
 use clap::ValueEnum;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -8,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, reload};
 
-use crate::output::LogWriter;
+use crate::output::{self, LogWriter};
 
 /// Format of log events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,6 +89,27 @@ pub(crate) fn start(filter: Targets, format: LogFormat) -> SetFilter {
         }
     }
     Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+}
+
+/// Starts logging in a program that embeds servers. The process has one log: a further server's filter replaces the
+/// earlier one.
+///
+/// # Errors
+/// The log has another format already, or the queue's thread cannot be started.
+pub(crate) fn start_shared(filter: Targets, format: LogFormat) -> Result<(), String> {
+    static LOG: Mutex<Option<(LogFormat, SetFilter)>> = Mutex::new(None);
+    let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*log {
+        Some((known, _)) if *known != format => {
+            Err(format!("{format:?}, but this process logs as {known:?}").to_lowercase())
+        }
+        Some((_, set_filter)) => set_filter(filter),
+        None => {
+            output::start().map_err(|error| format!("cannot start the threads of the log: {error}"))?;
+            *log = Some((format, start(filter, format)));
+            Ok(())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `sinews serve`.
 
+pub(crate) mod embed;
 mod notify;
 mod options;
 mod reload;
@@ -11,7 +12,7 @@ use std::path::Path;
 
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
-use sinews_hub::{HubConfig, Predecessor};
+use sinews_hub::{Hub, HubConfig, Predecessor};
 use sinews_server::{BackendChoice, BindError, EngineConfig, Router, Server, TlsConfig, redact_urls};
 
 use self::notify::{ServiceState, notify};
@@ -52,18 +53,10 @@ fn serve(
     let descriptors = raise_descriptor_limit();
     let hub = build_hub(&settings, access, predecessor.as_ref())?;
     let live = hub.config();
-    let router = hub.mount(Router::new());
-    let mut server = Server::new(if settings.access_log { router.access_log("/") } else { router })
-        .http(settings.http.config(settings.max_message))
-        .engine(engine(&settings))
-        .limits(settings.limits.limits())
-        .topics(settings.limits.topics());
-    server = hub.configure(settings.stop.apply(server));
+    let mut server = assemble(&settings, &hub, hub.mount(Router::new()), tls.as_ref());
     if let Some(threads) = settings.threads {
         server = server.threads(threads.get());
     }
-    server = settings.listen.apply(server, tls.as_ref());
-    server = settings.streams.apply(server, tls.as_ref(), || hub.stream_messages());
     let threads = server.thread_count();
     if let Some(predecessor) = predecessor {
         server = server.inherit(predecessor.take_listeners());
@@ -87,6 +80,17 @@ fn serve(
     hub.shut_down();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Assembles the server of these settings and routes, without its threads.
+fn assemble(settings: &ServeSettings, hub: &Hub, router: Router, tls: Option<&TlsConfig>) -> Server {
+    let server = Server::new(if settings.access_log { router.access_log("/") } else { router })
+        .http(settings.http.config(settings.max_message))
+        .engine(engine(settings))
+        .limits(settings.limits.limits())
+        .topics(settings.limits.topics());
+    let server = settings.listen.apply(hub.configure(settings.stop.apply(server)), tls);
+    settings.streams.apply(server, tls, || hub.stream_messages())
 }
 
 fn engine(settings: &ServeSettings) -> EngineConfig {

@@ -194,7 +194,15 @@ impl ServeSettings {
     /// Returns errors in the files, and invalid values that types do not exclude.
     pub(crate) fn load(args: &ServeArgs) -> Result<Self, String> {
         let file = args.config.as_deref().map(|path| ConfigFile::read(path, TABLES));
-        let mut settings = Self::merge(&args.flags.0, &file.transpose()?.unwrap_or_default())?;
+        Self::load_file(&args.flags.0, &file.transpose()?.unwrap_or_default())
+    }
+
+    /// Merges all settings, and reads the app directory, if given.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn load_file(flags: &SettingFlags, file: &ConfigFile) -> Result<Self, String> {
+        let mut settings = Self::merge(flags, file)?;
         settings.pusher.read_directory(settings.names.resolve("pusher.apps_directory"))?;
         settings.origin_policy()?;
         settings.host_policy()?;

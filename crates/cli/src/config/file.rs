@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
 use sinews_server::redact_urls;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -10,10 +11,29 @@ use toml::de::{DeTable, DeValue};
 use super::key::{SettingKey, Table, Tables};
 use super::value::{Form, Scalar};
 
+/// Where the settings are written.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum ConfigSource {
+    File(PathBuf),
+    /// An object of the program that embeds the server.
+    #[default]
+    Program,
+}
+
+impl ConfigSource {
+    /// A position in errors.
+    fn at(&self, line: usize) -> String {
+        match self {
+            Self::File(path) => format!("{}:{line}", path.display()),
+            Self::Program => "config".to_owned(),
+        }
+    }
+}
+
 /// A parsed file.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
-    path: PathBuf,
+    source: ConfigSource,
     keys: Vec<FileKey>,
     sections: Vec<FileSection>,
 }
@@ -59,11 +79,11 @@ impl ConfigFile {
     /// Returns one line for each error, with the file's name, the line, the key and the expected value.
     pub(crate) fn read(path: &Path, tables: &Tables) -> Result<Self, String> {
         let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Self::parse(&text, path, tables)
+        Self::parse(&text, &ConfigSource::File(path.to_owned()), tables)
     }
 
-    pub(crate) fn parse(text: &str, path: &Path, tables: &Tables) -> Result<Self, String> {
-        let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
+    pub(crate) fn parse(text: &str, source: &ConfigSource, tables: &Tables) -> Result<Self, String> {
+        let at = |offset: usize| source.at(line_of(text, offset));
         let table = parse_table(text, &at)?;
         let mut faults = Vec::new();
         let plain: Vec<_> = tables.iter().copied().filter(|table| table.section().is_none()).collect();
@@ -82,7 +102,7 @@ impl ConfigFile {
                 };
                 for section in named_sections(sectioned, has_keys, inner, &at, &mut faults) {
                     let NamedSection { name, shown, location, keys } = section;
-                    let parsed = Self::parse_keys(text, path, sectioned.name, keys, &[*sectioned], &[]);
+                    let parsed = Self::parse_keys(text, source, sectioned.name, keys, &[*sectioned], &[]);
                     match parsed {
                         Ok(file) => {
                             sections.push(FileSection { table: sectioned.name, name, location, file })
@@ -97,7 +117,7 @@ impl ConfigFile {
             Some(if is_table(&plain, root) { table.list().unwrap_or(root) } else { root })
         };
         let roots: Vec<_> = tables.iter().filter_map(elsewhere).collect();
-        match Self::parse_keys(text, path, "", table.get_ref(), &plain, &roots) {
+        match Self::parse_keys(text, source, "", table.get_ref(), &plain, &roots) {
             Ok(file) if faults.is_empty() => Ok(Self { sections, ..file }),
             Ok(_) => Err(faults.join("\n")),
             Err(fault) => {
@@ -107,16 +127,31 @@ impl ConfigFile {
         }
     }
 
+    /// Reads the settings of an object in JSON.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read), without a line.
+    pub(crate) fn from_json(text: &str, tables: &Tables) -> Result<Self, String> {
+        let object: Map<String, Value> =
+            serde_json::from_str(text).map_err(|error| format!("config: {error}"))?;
+        let mut toml = String::new();
+        for (key, value) in &object {
+            push_pair(&mut toml, key, value).map_err(|fault| format!("config: {fault}"))?;
+            toml.push('\n');
+        }
+        Self::parse(&toml, &ConfigSource::Program, tables)
+    }
+
     /// Reads a file with a list element's keys, without the header.
     ///
     /// # Errors
     /// As for [`read`](Self::read).
     pub(crate) fn parse_element(
         text: &str,
-        path: &Path,
+        source: &ConfigSource,
         schema: &'static Table,
     ) -> Result<FileSection, String> {
-        let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
+        let at = |offset: usize| source.at(line_of(text, offset));
         let table = parse_table(text, &at)?;
         if let Some((root, _)) =
             table.get_ref().iter().find(|(key, _)| schema.root() == Some(&**key.get_ref()))
@@ -127,7 +162,7 @@ impl ConfigFile {
                 at(root.span().start)
             ));
         }
-        let parsed = Self::parse_keys(text, path, schema.name, table.get_ref(), &[schema], &[]);
+        let parsed = Self::parse_keys(text, source, schema.name, table.get_ref(), &[schema], &[]);
         let file = parsed.map_err(|fault| fault.replace(&format!("{}.", schema.name), ""))?;
         Ok(FileSection { table: schema.name, name: String::new(), location: at(0), file })
     }
@@ -135,13 +170,13 @@ impl ConfigFile {
     /// Reads the keys in a table, and in the tables in it. Tables with the names `roots` are read elsewhere.
     fn parse_keys(
         text: &str,
-        path: &Path,
+        source: &ConfigSource,
         name: &str,
         table: &DeTable<'_>,
         tables: &Tables,
         roots: &[&'static str],
     ) -> Result<Self, String> {
-        let at = |offset: usize| format!("{}:{}", path.display(), line_of(text, offset));
+        let at = |offset: usize| source.at(line_of(text, offset));
         let mut spans = Vec::new();
         list(name, table, tables, &mut spans);
         spans.retain(|span| !roots.contains(&&*span.name));
@@ -168,7 +203,7 @@ impl ConfigFile {
         }
         let sections = Vec::new();
         if faults.is_empty() {
-            Ok(Self { path: path.to_owned(), keys, sections })
+            Ok(Self { source: source.clone(), keys, sections })
         } else {
             Err(faults.join("\n"))
         }
@@ -188,7 +223,7 @@ impl ConfigFile {
         let parse = |value: &FileValue| {
             let fault = |reason: String| fault(key, &format!("{:?}", value.text), &reason);
             let parsed = S::parse(&value.text).map_err(fault);
-            parsed.map_err(|fault| format!("{}:{}: {fault}", self.path.display(), value.line))
+            parsed.map_err(|fault| format!("{}: {fault}", self.source.at(value.line)))
         };
         found.values.iter().map(parse).collect::<Result<_, _>>().map(Some)
     }
@@ -196,8 +231,41 @@ impl ConfigFile {
     /// Returns a key's position, for later errors about its value.
     pub(crate) fn location(&self, key: &str) -> String {
         let found = self.keys.iter().find(|found| found.name == key);
-        found.map_or_else(|| key.to_owned(), |found| format!("{}:{}: {key}", self.path.display(), found.line))
+        found.map_or_else(|| key.to_owned(), |found| format!("{}: {key}", self.source.at(found.line)))
     }
+}
+
+/// Appends `key = value` in TOML. JSON's strings are strings of TOML, except that TOML escapes DEL.
+fn push_pair(toml: &mut String, key: &str, value: &Value) -> Result<(), String> {
+    push_value(toml, &Value::from(key))?;
+    toml.push_str(" = ");
+    push_value(toml, value).map_err(|fault| format!("{key}{fault}"))
+}
+
+/// # Errors
+/// TOML has no null. The error is what follows the key.
+fn push_value(toml: &mut String, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Null => return Err(" is null".to_owned()),
+        Value::Array(list) => {
+            toml.push('[');
+            for value in list {
+                push_value(toml, value)?;
+                toml.push(',');
+            }
+            toml.push(']');
+        }
+        Value::Object(table) => {
+            toml.push('{');
+            for (number, (key, value)) in table.iter().enumerate() {
+                toml.push_str(if number > 0 { ", " } else { "" });
+                push_pair(toml, key, value).map_err(|fault| format!(".{fault}"))?;
+            }
+            toml.push('}');
+        }
+        value => toml.push_str(&value.to_string().replace('\u{7f}', "\\u007f")),
+    }
+    Ok(())
 }
 
 /// # Errors

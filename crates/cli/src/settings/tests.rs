@@ -1,19 +1,19 @@
 //! The schema of all settings: sources, precedence, errors and documents.
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
 
 use super::*;
 use crate::args::Cli;
+use crate::config::file::ConfigSource;
 use crate::config::key::{self, SettingKey};
 use crate::config::render;
 
 pub(crate) fn settings(flags: &[&str], file: &str) -> Result<ServeSettings, String> {
     let args = Cli::try_parse_from(std::iter::once(&"sinews").chain(flags));
     let args = args.map_err(|error| error.to_string())?.serve;
-    let file = ConfigFile::parse(file, Path::new("sinews.toml"), TABLES)?;
+    let file = ConfigFile::parse(file, &ConfigSource::File("sinews.toml".into()), TABLES)?;
     ServeSettings::merge(&args.flags.0, &file)
 }
 
@@ -217,7 +217,7 @@ fn other_value(key: &SettingKey) -> &'static str {
 }
 
 fn parse(text: &str) -> Result<ConfigFile, String> {
-    ConfigFile::parse(text, Path::new("sinews.toml"), TABLES)
+    ConfigFile::parse(text, &ConfigSource::File("sinews.toml".into()), TABLES)
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::config::file::{ConfigFile, FileSection};
+use crate::config::file::{ConfigFile, ConfigSource, FileSection};
 use crate::config::key::Table;
 
 /// Maximum entries in a directory, hidden and ignored entries included: each costs a system call a second.
@@ -51,7 +51,7 @@ impl AppDirectory {
         let files = listed.map_err(|error| format!("{}: {error}", self.path.display()))?;
         Ok(files.into_iter().map(move |path| {
             let text = read(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-            ConfigFile::parse_element(&text, &path, schema)
+            ConfigFile::parse_element(&text, &ConfigSource::File(path), schema)
         }))
     }
 
