@@ -95,11 +95,20 @@ export interface WebSocketOptions<T = unknown> {
   close?(ws: ServerWebSocket<T>, code: number, reason: string): void;
 }
 
+/** A value of a configuration file. */
+export type ConfigValue = string | number | boolean | ConfigValue[] | { [key: string]: ConfigValue | undefined };
+
 export interface ServeOptions<T = unknown> {
-  /** Default: 0, a free port. */
+  /** Default: 0, a free port; with `config`, and neither this nor `hostname`, its setting `listen`. */
   port?: number;
   /** IP address. Default: `127.0.0.1`; `0.0.0.0` and `::` are all addresses. */
   hostname?: string;
+  /**
+   * Serves all of `sinews serve` beside `routes` and `websocket`: `/ws` with its protocol, tokens, the HTTP API, streams, the Pusher
+   * protocol and the others, with the settings of this file, or of an object with the file's tables and keys. The server has one thread,
+   * Node.js's; the stream store and others have threads of their own. Environment variables are not read.
+   */
+  config?: string | { [key: string]: ConfigValue | undefined };
   /** By path; `{name}` is any segment, `{*rest}` all further ones. */
   routes?: Record<string, string | ((request: ServerRequest) => ServerResponse | Promise<ServerResponse>)>;
   websocket?: WebSocketOptions<T>;
@@ -110,6 +119,31 @@ export interface ServeOptions<T = unknown> {
   error?(error: unknown, ws?: ServerWebSocket<T>): void;
 }
 
+/** Options of a publication. */
+export interface PublishOptions {
+  /** The message is JSON, which clients of `/ws` and of the Pusher protocol get as it is. With `config` only. */
+  json?: boolean;
+}
+
+/** A message of a topic's history. */
+export interface HistoryMessage {
+  /** Run of the topic: with `seq`, the message's position. */
+  epoch: number;
+  seq: number;
+  /** JSON's value, a string of a text message, bytes of a binary one. */
+  data: unknown;
+}
+
+/** Who is present in a topic. */
+export interface Presence {
+  /** Connections that are present, or subscribed by the topic's name. */
+  subscribers: number;
+  /** At most 256, ordered by id. */
+  members: { id: string; connections: number; info?: unknown }[];
+  /** Whether further members follow: pass the last one's id as `after`. */
+  more: boolean;
+}
+
 export interface SinewsServer {
   /** The bound port. */
   readonly port: number;
@@ -118,9 +152,23 @@ export interface SinewsServer {
   /**
    * Publishes a message to all subscribers of a topic, after the sends and subscriptions of the running callback.
    * Encoded once, in one call. Returns whether the message was queued: at most 64 MiB wait for the callback's end.
+   * With `config`, also to the topic's history and to clients of all protocols; to a durable topic's stream, whose failure is reported to
+   * `error` with the code `ERR_SINEWS_TOPIC`.
    * @throws TypeError The name is invalid, or a pattern.
    */
-  publish(topic: string, data: string | Bytes): boolean;
+  publish(topic: string, data: string | Bytes, options?: PublishOptions): boolean;
+  /**
+   * Reads a topic's retained messages, at most 1,000 and 1 MiB: the `last` ones, or those `after` a position. Those of a durable topic
+   * are the records that are on disk. With `config` only.
+   * @throws Error `ERR_SINEWS_TOPIC`, with a `status` as in the HTTP API: 410 if the topic has no history. `ERR_SINEWS_STOPPED`.
+   */
+  history(topic: string, options?: { last?: number; after?: { epoch: number; seq: number } }): Promise<HistoryMessage[]>;
+  /**
+   * Reads who is present in a topic, on all nodes of a cluster. Subscriptions count from the end of the running callback on. With
+   * `config` only.
+   * @throws TypeError The name is invalid. `ERR_SINEWS_STOPPED`: the server has stopped.
+   */
+  presence(topic: string, options?: { after?: string }): Presence;
   /** Stops: WebSockets are closed with 1001. Resolves once all connections have ended. */
   stop(): Promise<void>;
   /** The server keeps the process alive: the default. */

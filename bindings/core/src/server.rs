@@ -4,24 +4,32 @@
 //! Fan-out stays here: a publication to 10,000 subscribers is one call.
 
 mod connections;
+mod hub;
 mod requests;
+mod topics;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use sinews_cli::{ServeError, ServerConfig, WholeServer};
+use sinews_hub::ProgramTopics;
 use sinews_proto::Kind;
 use sinews_proto::handshake::{OriginPolicy, ServerOptions};
 use sinews_server::{
-    BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, Prepared,
-    PublishOptions, Publisher, Router, Server, StopHandle, TopicPattern, WebSocketRoute,
+    BackendChoice, BindError, CloseCode, Config, DeflateConfig, EmbeddedServer, EngineConfig, Request,
+    Router, Server, StopHandle, WebSocketRoute,
 };
-pub use sinews_server::{InvalidTopic, NextTurn};
+pub use sinews_server::{NextTurn, Position, ReplayFrom};
 
 use self::connections::{Command, Connections, Hosted};
+use self::hub::HubState;
 use self::requests::{PendingRequests, answer};
+pub use self::topics::{InvalidArgument, REQUESTS_MAX};
+use self::topics::{QueuedMessage, Requests, ServerTopics};
 
 /// The kind of a server's event. For messages and pongs its number is the frame's opcode (RFC 6455 section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +49,10 @@ pub enum ServerEvent {
     /// [`ServerSettings::requests`]. The payload: method and target, the client's address, the
     /// headers, a line each; an empty line; the body.
     Request = 5,
+    /// The answer to [`BatchServer::history`], under its id. Its kind is this number and 256 times a status, as HTTP's:
+    /// 0 with JSON as the payload, another one with the reason of a failure. A failed publication to a stream is such
+    /// an event, too, under an id that no call has returned.
+    Answer = 7,
     /// The connection has ended. The payload: the close code in two bytes, big-endian, and the reason.
     Close = 8,
     /// A pong.
@@ -67,13 +79,17 @@ struct Shared {
     connections: Connections,
     requests: PendingRequests,
     publications: Publications,
+    /// Of the whole server.
+    topics: Option<ProgramTopics>,
 }
 
 /// Publications since the last turn, in order.
 #[derive(Debug, Default)]
 struct Publications {
-    list: Vec<(String, Prepared)>,
+    list: Vec<(String, QueuedMessage)>,
     bytes: usize,
+    /// Those to streams.
+    durable: usize,
 }
 
 type SharedState = Arc<Mutex<Shared>>;
@@ -131,8 +147,11 @@ impl EventList {
 /// Options of a [`BatchServer`].
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
-    /// The address to listen on.
-    pub address: SocketAddr,
+    /// The address to listen on. `None`: of the [whole server](Self::whole) the setting `listen`, else a free port of
+    /// 127.0.0.1.
+    pub address: Option<SocketAddr>,
+    /// Serves all of `sinews serve` beside these routes: `/ws`, the HTTP API, streams, tokens and others.
+    pub whole: Option<ConfigSource>,
     /// Paths of WebSockets, as routes of [`Router`].
     pub websockets: Vec<String>,
     /// Paths of HTTP requests, as routes of [`Router`].
@@ -145,6 +164,16 @@ pub struct ServerSettings {
     pub subprotocols: Vec<String>,
     /// Origins of pages that may connect. Empty: that of the server's own name. `*`: all.
     pub origins: Vec<String>,
+}
+
+/// Where the settings of the whole server are.
+#[derive(Clone, Debug)]
+#[allow(clippy::exhaustive_enums, reason = "an interpreter has both")]
+pub enum ConfigSource {
+    /// A configuration file of `sinews serve`.
+    File(PathBuf),
+    /// Its keys as a JSON object.
+    Json(String),
 }
 
 /// A bound server on the interpreter's thread.
@@ -168,9 +197,14 @@ pub struct ServerSettings {
 pub struct BatchServer {
     embedded: EmbeddedServer,
     shared: SharedState,
-    publisher: Publisher,
+    topics: ServerTopics,
+    requests: Requests,
+    /// When requests are given up, once the engine has ended.
+    requests_end: Option<Instant>,
     stop: StopHandle,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
+    /// Dropped after the server.
+    hub: HubState,
 }
 
 impl ServerSettings {
@@ -178,7 +212,8 @@ impl ServerSettings {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         Self {
-            address,
+            address: Some(address),
+            whole: None,
             websockets: Vec::new(),
             requests: Vec::new(),
             config: Config::default(),
@@ -204,10 +239,14 @@ impl ServerSettings {
         Ok(options.with_origin(origin))
     }
 
-    fn router(&self, shared: &SharedState) -> Result<Router, String> {
+    /// Adds the routes to those of the whole server, whose routes at the same paths they replace.
+    fn add_routes(&self, mut router: Router, shared: &SharedState) -> Result<Router, String> {
         let options = self.options()?;
-        let mut router = Router::new();
+        let known: Vec<String> = router.routes().map(|(path, _)| path.to_owned()).collect();
         let mut paths = matchit::Router::new();
+        for path in &known {
+            check_path(&mut paths, path)?;
+        }
         for path in &self.websockets {
             check_path(&mut paths, path)?;
             let shared = Arc::clone(shared);
@@ -219,13 +258,22 @@ impl ServerSettings {
         }
         for (number, path) in self.requests.iter().enumerate() {
             check_path(&mut paths, path)?;
-            let shared = Arc::clone(shared);
             let route = number as u32;
-            router = router.any(path, move |request| answer(&shared, route, request));
+            let respond = || {
+                let shared = Arc::clone(shared);
+                move |request: &mut Request<'_>| answer(&shared, route, request)
+            };
+            if known.contains(path) {
+                router = METHODS.iter().fold(router, |router, method| router.route(*method, path, respond()));
+            }
+            router = router.any(path, respond());
         }
         Ok(router)
     }
 }
+
+/// Methods that the routes of the whole server may have.
+const METHODS: [&str; 7] = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"];
 
 /// Checks a path, for which the router would panic. A WebSocket and requests may have the same path.
 fn check_path<'a>(paths: &mut matchit::Router<&'a str>, path: &'a str) -> Result<(), String> {
@@ -258,6 +306,15 @@ impl std::fmt::Display for ServerFault {
 
 impl std::error::Error for ServerFault {}
 
+impl From<ServeError> for ServerFault {
+    fn from(error: ServeError) -> Self {
+        match error {
+            ServeError::Setting(text) => Self::Setting(text),
+            error => Self::System(error.to_string()),
+        }
+    }
+}
+
 impl From<BindError> for ServerFault {
     fn from(error: BindError) -> Self {
         Self::System(error.to_string())
@@ -271,22 +328,66 @@ impl BatchServer {
     /// [`ServerFault::Setting`] names the setting; [`ServerFault::System`], for example for a port in use.
     pub fn bind(settings: ServerSettings) -> Result<Self, ServerFault> {
         settings.config.check().map_err(|fault| ServerFault::Setting(fault.to_string()))?;
+        match &settings.whole {
+            None => Self::bind_plain(&settings),
+            Some(source) => Self::bind_whole(&settings, source),
+        }
+    }
+
+    fn bind_plain(settings: &ServerSettings) -> Result<Self, ServerFault> {
         let shared = SharedState::default();
-        let router = settings.router(&shared).map_err(ServerFault::Setting)?;
+        let router = settings.add_routes(Router::new(), &shared).map_err(ServerFault::Setting)?;
         let bound = Server::new(router)
-            .listen(settings.address)
+            .listen(settings.address.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()))
             .engine(EngineConfig::default().with_backend(BackendChoice::Poll))
             .threads(1)
             .bind()?;
         let (publisher, stop) = (bound.publisher(), bound.stop_handle());
-        let address = bound.addresses().first().copied().unwrap_or(settings.address);
+        let address = bound.addresses().first().copied();
         let embedded = bound.embed().map_err(|error| ServerFault::System(error.to_string()))?;
-        Ok(Self { embedded, shared, publisher, stop, address })
+        let (topics, requests) = (ServerTopics::Plain(publisher), Requests::new(embedded.waker()));
+        Ok(Self {
+            embedded,
+            shared,
+            topics,
+            requests,
+            requests_end: None,
+            stop,
+            address,
+            hub: HubState::None,
+        })
     }
 
-    /// The bound address.
+    fn bind_whole(settings: &ServerSettings, source: &ConfigSource) -> Result<Self, ServerFault> {
+        let shared = SharedState::default();
+        let config = match source {
+            ConfigSource::File(path) => ServerConfig::from_file(path)?,
+            ConfigSource::Json(text) => ServerConfig::from_json(text)?,
+        };
+        let config = match settings.address {
+            Some(address) => config.with_listen(address),
+            None => config,
+        };
+        let add_routes = |router| settings.add_routes(router, &shared).map_err(ServeError::Setting);
+        let WholeServer { embedded, hub, stop, addresses, .. } = config.bind(add_routes)?;
+        lock(&shared).topics = Some(hub.topics());
+        let (topics, requests) = (ServerTopics::Whole(hub.topics()), Requests::new(embedded.waker()));
+        let address = addresses.first().copied();
+        Ok(Self {
+            embedded,
+            shared,
+            topics,
+            requests,
+            requests_end: None,
+            stop,
+            address,
+            hub: HubState::Running(hub),
+        })
+    }
+
+    /// The first bound address; `None` if the configuration has Unix sockets only.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -308,18 +409,36 @@ impl BatchServer {
             goes_on = self.embedded.turn()?;
         }
         let publications = std::mem::take(&mut lock(&self.shared).publications).list;
-        for (topic, message) in publications {
+        for (topic, mut message) in publications {
+            if goes_on && self.topics.is_backlogged() {
+                goes_on = self.embedded.turn()?;
+            }
             // A full mailbox is empty after a turn.
-            while goes_on && self.publisher.publish(&topic, &message, PublishOptions::new()).is_err() {
+            while goes_on && let Some(again) = self.topics.publish(&topic, message, &mut self.requests) {
+                message = again;
                 goes_on = self.embedded.turn()?;
             }
         }
-        Ok(goes_on)
+        self.requests.poll(&self.shared);
+        if goes_on {
+            return Ok(true);
+        }
+        // Records that are being written are acknowledged first.
+        let end = *self.requests_end.get_or_insert_with(|| Instant::now() + REQUESTS_TIMEOUT);
+        let waits = self.requests.len() > 0 && Instant::now() < end;
+        Ok(waits || !self.hub.has_ended(|| self.embedded.waker())?)
     }
 
     /// Returns when to call [`turn`](Self::turn) next: at once if commands wait.
     pub fn next_turn(&mut self) -> NextTurn {
-        self.embedded.next_turn()
+        match (self.embedded.next_turn(), self.requests_end) {
+            (NextTurn::Readable(_), _) if self.requests.is_woken() => NextTurn::Now,
+            (NextTurn::Readable(time), Some(end)) if self.requests.len() > 0 => {
+                let rest = end.saturating_duration_since(Instant::now());
+                NextTurn::Readable(Some(time.map_or(rest, |time| time.min(rest))))
+            }
+            (next, _) => next,
+        }
     }
 
     /// Calls a function with the events since the last [`clear`](Self::clear): for each its kind, the id of its
@@ -348,8 +467,8 @@ impl BatchServer {
     ///
     /// # Errors
     /// The name is no topic and no pattern.
-    pub fn subscribe(&self, id: u32, topic: &str) -> Result<bool, InvalidTopic> {
-        TopicPattern::parse(topic)?;
+    pub fn subscribe(&self, id: u32, topic: &str) -> Result<bool, InvalidArgument> {
+        self.topics.check_subscription(topic)?;
         Ok(lock(&self.shared).connections.command(id, Command::Subscribe(topic.to_owned())))
     }
 
@@ -370,23 +489,59 @@ impl BatchServer {
     }
 
     /// Publishes to all subscribers with the next turn, after its sends and subscriptions. Returns `false` if the message
-    /// was dropped: more than [`PUBLICATION_BYTES_MAX`] wait.
+    /// was dropped: more than [`PUBLICATION_BYTES_MAX`] wait, or [`REQUESTS_MAX`] to streams.
     ///
     /// # Errors
     /// The topic's name is invalid, or a pattern.
-    pub fn publish(&self, topic: &str, kind: Kind, payload: &[u8]) -> Result<bool, InvalidTopic> {
-        TopicPattern::parse(topic)?;
-        if topic.split('.').any(|part| matches!(part, "*" | ">")) {
-            return Err(InvalidTopic::Wildcard);
-        }
+    pub fn publish(&self, topic: &str, kind: Kind, payload: &[u8]) -> Result<bool, InvalidArgument> {
+        let message = self.topics.message(topic, kind, payload)?;
+        Ok(self.queue(topic, message, payload.len()))
+    }
+
+    /// Publishes JSON to the topics of the whole server: clients of JSON protocols get it as it is. Otherwise as
+    /// [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish), and for a text that is not JSON.
+    pub fn publish_json(&self, topic: &str, text: &str) -> Result<bool, InvalidArgument> {
+        let message = self.topics.json(topic, text)?;
+        Ok(self.queue(topic, message, text.len()))
+    }
+
+    fn queue(&self, topic: &str, message: QueuedMessage, len: usize) -> bool {
         let publications = &mut lock(&self.shared).publications;
-        let bytes = publications.bytes + topic.len() + payload.len();
+        let bytes = publications.bytes + topic.len() + len;
         if bytes > PUBLICATION_BYTES_MAX && !publications.list.is_empty() {
-            return Ok(false);
+            return false;
+        }
+        if self.topics.is_durable(topic) {
+            if self.requests.len() + publications.durable >= REQUESTS_MAX {
+                return false;
+            }
+            publications.durable += 1;
         }
         publications.bytes = bytes;
-        publications.list.push((topic.to_owned(), Prepared::new(kind, Bytes::copy_from_slice(payload))));
-        Ok(true)
+        publications.list.push((topic.to_owned(), message));
+        true
+    }
+
+    /// Reads a topic's retained messages, at most 1,000 and 1 MiB. Returns the id of the [`ServerEvent::Answer`]; `None`
+    /// if [`REQUESTS_MAX`] wait.
+    ///
+    /// # Errors
+    /// The topic's name is invalid, or the server has no [`ServerSettings::whole`].
+    pub fn history(&mut self, topic: &str, start: ReplayFrom) -> Result<Option<u32>, InvalidArgument> {
+        let messages = self.topics.history(topic, start)?;
+        Ok((self.requests.len() < REQUESTS_MAX).then(|| self.requests.push(messages)))
+    }
+
+    /// Reads who is present in a topic, as JSON: the number of `subscribers`, and at most 256 `members` whose ids follow
+    /// `after`, with `more` if further ones follow.
+    ///
+    /// # Errors
+    /// As for [`history`](Self::history).
+    pub fn presence(&self, topic: &str, after: Option<&str>) -> Result<String, InvalidArgument> {
+        self.topics.presence(topic, after)
     }
 
     /// Reports [`ServerEvent::Drain`] once the connection's queue is short: the interpreter has dropped a message itself.
@@ -427,6 +582,9 @@ const EVENT_BYTES_MAX: usize = 4 << 20;
 
 /// Events, beyond which connections are not read either.
 const EVENTS_MAX: usize = 16 << 10;
+
+/// Time to answer requests to topics, once all connections have ended.
+const REQUESTS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of publications that wait for a turn.
 pub const PUBLICATION_BYTES_MAX: usize = 64 << 20;

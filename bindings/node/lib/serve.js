@@ -1,7 +1,7 @@
 'use strict';
 
 const { LOOP_CANNOT_WAIT } = require('./constants.js');
-const { BINARY, CLOSE, DRAIN, NativeServer, OPEN, PONG, REQUEST, SLOW, TEXT } = require('./native.js');
+const { ANSWER, BINARY, CLOSE, DRAIN, NativeServer, OPEN, PONG, REQUEST, SLOW, TEXT } = require('./native.js');
 
 /** Numbers for each event and command: kind, id, payload's start and length. */
 const WORDS = 4;
@@ -23,7 +23,9 @@ const WEBSOCKET_OPTIONS = {
   pingInterval: { type: 'number', value: 25, min: 0, max: 0xffffffff },
 };
 const WEBSOCKET_HANDLERS = ['open', 'message', 'drain', 'pong', 'close'];
-const SERVER_OPTIONS = ['port', 'hostname', 'routes', 'websocket', 'error'];
+const SERVER_OPTIONS = ['port', 'hostname', 'config', 'routes', 'websocket', 'error'];
+/** Messages of a history, at most. */
+const HISTORY_MAX = 1000;
 
 function fault(ErrorType, code, message) {
   return Object.assign(new ErrorType(message), { code });
@@ -52,6 +54,31 @@ function checkFunction(name, value) {
   if (value !== undefined && typeof value !== 'function') {
     throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `${name} must be a function, not ${typeof value}`);
   }
+}
+
+/** Options of a call. */
+function checkObject(name, value, names) {
+  if (value === undefined) return {};
+  if (value === null || typeof value !== 'object') {
+    throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', `${name} must be an object, not ${value === null ? 'null' : typeof value}`);
+  }
+  checkNames(name, value, names);
+  return value;
+}
+
+/** The native options for `config`: a path, or an object with the keys of the file. */
+function configOptions(config) {
+  if (config === undefined) return {};
+  if (typeof config === 'string') return { configFile: config };
+  if (config === null || typeof config !== 'object' || Array.isArray(config)) {
+    throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', 'config must be the path of a file or an object with its settings');
+  }
+  return { configJson: JSON.stringify(config) };
+}
+
+/** A message of a history: from JSON, where bytes are in base64. */
+function historyMessage({ epoch, seq, data, b64 }) {
+  return { epoch, seq, data: b64 === undefined ? data : Buffer.from(b64, 'base64') };
 }
 
 function checkNames(place, value, names) {
@@ -218,6 +245,8 @@ class SinewsServer {
   /** Commands have left in this iteration of the event loop: further ones wait for the next, or sockets would be read. */
   #hasLeft = false;
   #isEnded = false;
+  /** Promises of histories, by id. */
+  #histories = new Map();
   #ended;
   #end;
 
@@ -226,6 +255,7 @@ class SinewsServer {
       throw fault(TypeError, 'ERR_INVALID_ARG_TYPE', 'options must be an object');
     }
     checkNames('options', options, SERVER_OPTIONS);
+    const config = configOptions(options.config);
     const port = checkOption('port', options.port, { type: 'number', value: 0, min: 0, max: 65535 });
     const hostname = checkOption('hostname', options.hostname, { type: 'string', value: '127.0.0.1' });
     const { websocket, routes = {} } = options;
@@ -255,7 +285,7 @@ class SinewsServer {
     this.#ended = new Promise((resolve) => { this.#end = resolve; });
     const path = checkOption('websocket.path', websocket?.path, { type: 'string', value: '/' });
     const native = {
-      address: hostname.includes(':') ? `[${hostname}]:${port}` : `${hostname}:${port}`,
+      ...config,
       websockets: websocket === undefined ? [] : [path],
       requests: Object.keys(routes),
       subprotocols: checkList('websocket.subprotocols', websocket?.subprotocols),
@@ -268,6 +298,10 @@ class SinewsServer {
       pingInterval: values.pingInterval,
       hasThread: LOOP_CANNOT_WAIT,
     };
+    // Otherwise the configuration has the addresses.
+    if (options.config === undefined || options.port !== undefined || options.hostname !== undefined) {
+      native.address = hostname.includes(':') ? `[${hostname}]:${port}` : `${hostname}:${port}`;
+    }
     try {
       this._native = new NativeServer(native, () => this.#tick());
     } catch (error) {
@@ -289,13 +323,45 @@ class SinewsServer {
    * Publishes a message to all subscribers of a topic, after the sends and subscriptions so far. Returns whether it was
    * queued.
    */
-  publish(topic, data) {
+  publish(topic, data, options) {
     checkOption('topic', topic, { type: 'string' });
+    const { json } = checkObject('options', options, ['json']);
+    const isJson = checkOption('options.json', json, { type: 'boolean', value: false });
+    if (isJson) checkOption('data', data, { type: 'string' });
     const bytes = typeof data === 'string' ? data : toBuffer(data);
+    return this.#topics(() => this._native.publish(topic, bytes, isJson));
+  }
+
+  /** Reads the retained messages of a topic: see the types. */
+  async history(topic, options) {
+    checkOption('topic', topic, { type: 'string' });
+    const { last, after } = checkObject('options', options, ['last', 'after']);
+    const count = checkOption('options.last', last, { type: 'number', value: HISTORY_MAX, min: 1, max: HISTORY_MAX });
+    const position = after === undefined ? [] : ['epoch', 'seq'].map((name) => {
+      const { [name]: number } = checkObject('options.after', after, ['epoch', 'seq']);
+      const range = { type: 'number', min: 0, max: Number.MAX_SAFE_INTEGER };
+      return checkOption(`options.after.${name}`, number ?? null, range);
+    });
+    const id = this.#topics(() => this._native.history(topic, count, ...position));
+    if (id === null) throw fault(Error, 'ERR_SINEWS_STOPPED', 'the server has stopped, or too many histories are being read');
+    return new Promise((resolve, reject) => this.#histories.set(id, { resolve, reject }));
+  }
+
+  /** Reads who is present in a topic: see the types. */
+  presence(topic, options) {
+    checkOption('topic', topic, { type: 'string' });
+    const { after } = checkObject('options', options, ['after']);
+    const text = this.#topics(() => this._native.presence(topic, checkOption('options.after', after, { type: 'string' })));
+    if (text === null) throw fault(Error, 'ERR_SINEWS_STOPPED', 'the server has stopped');
+    const { subscribers, members, more } = JSON.parse(text);
+    return { subscribers, members, more };
+  }
+
+  #topics(call) {
     try {
-      const isQueued = this._native.publish(topic, bytes);
+      const result = call();
       this.#schedule();
-      return isQueued;
+      return result;
     } catch (error) {
       throw fault(TypeError, 'ERR_INVALID_ARG_VALUE', error.message);
     }
@@ -319,13 +385,7 @@ class SinewsServer {
 
   _topic(method, id, topic) {
     checkOption('topic', topic, { type: 'string' });
-    try {
-      const done = this._native[method](id, topic);
-      this.#schedule();
-      return done;
-    } catch (error) {
-      throw fault(TypeError, 'ERR_INVALID_ARG_VALUE', error.message);
-    }
+    return this.#topics(() => this._native[method](id, topic));
   }
 
   _send(ws, data) {
@@ -412,6 +472,8 @@ class SinewsServer {
         if (found === 0) return;
         if (found < 0) {
           this.#isEnded = true;
+          const stopped = fault(Error, 'ERR_SINEWS_STOPPED', 'the server has stopped');
+          for (const { reject } of this.#histories.values()) reject(stopped);
           this.#end();
           return;
         }
@@ -457,9 +519,9 @@ class SinewsServer {
     if (bytes.length > BYTES_KEPT) this.#allocate(EVENTS, BYTES);
   }
 
-  /** The connection of an event. Requests have other ids. */
+  /** The connection of an event. Requests and answers have other ids. */
   #socketOf(kind, id) {
-    return (kind & 0xff) === REQUEST ? undefined : this.#sockets[id];
+    return [REQUEST, ANSWER].includes(kind & 0xff) ? undefined : this.#sockets[id];
   }
 
   #handle(kind, id, bytes, start, end) {
@@ -498,10 +560,26 @@ class SinewsServer {
       case REQUEST:
         this.#request(this.#routes[kind >>> 8], id, bytes, start, end);
         break;
+      case ANSWER:
+        this.#answer(id, kind >>> 8, bytes.utf8Slice(start, end));
+        break;
       default:
     }
     // A handler may be asynchronous.
     result?.catch?.((error) => this.#fail(error, ws));
+  }
+
+  #answer(id, status, text) {
+    const promise = this.#histories.get(id);
+    this.#histories.delete(id);
+    if (status === 0) {
+      promise.resolve(JSON.parse(text).map(historyMessage));
+      return;
+    }
+    const error = Object.assign(fault(Error, 'ERR_SINEWS_TOPIC', text), { status });
+    // A publication to a stream has no promise.
+    if (promise === undefined) throw error;
+    promise.reject(error);
   }
 
   #request(handler, id, bytes, start, end) {

@@ -32,6 +32,10 @@ pub const DRAIN: u32 = ServerEvent::Drain as u32;
 #[napi]
 pub const REQUEST: u32 = ServerEvent::Request as u32;
 
+/// The answer to a question.
+#[napi]
+pub const ANSWER: u32 = ServerEvent::Answer as u32;
+
 /// A server's connection has a long queue. As a command: a message to it was dropped.
 #[napi]
 pub const SLOW: u32 = 6;

@@ -7,7 +7,10 @@ use std::time::Duration;
 use napi::bindgen_prelude::{BufferSlice, Either, Function};
 use napi::{Env, Error, Result, Status};
 use napi_derive::napi;
-use sinews_bindings::server::{BatchServer, InvalidTopic, NextTurn, SendResult, ServerFault, ServerSettings};
+use sinews_bindings::server::{
+    BatchServer, ConfigSource, InvalidArgument, NextTurn, Position, ReplayFrom, SendResult, ServerFault,
+    ServerSettings,
+};
 use sinews_proto::deflate::DeflateConfig;
 use sinews_proto::{CloseCode, Config, Kind};
 
@@ -19,7 +22,11 @@ use crate::watch::Watcher;
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// IP address and port.
-    pub address: String,
+    pub address: Option<String>,
+    /// The configuration file of the whole server.
+    pub config_file: Option<String>,
+    /// The settings of the whole server as a JSON object.
+    pub config_json: Option<String>,
     /// Paths of WebSockets.
     pub websockets: Vec<String>,
     /// Paths of HTTP requests.
@@ -54,18 +61,20 @@ impl ServerOptions {
             .with_high_water(self.high_water as usize)
             .with_idle_timeout(seconds(self.idle_timeout))
             .with_ping_interval(seconds(self.ping_interval));
-        let address: SocketAddr = self
-            .address
-            .parse()
-            .map_err(|_| invalid(format!("hostname: {} is no IP address", self.address)))?;
+        let parse = |address: String| {
+            address.parse().map_err(|_| invalid(format!("hostname: {address} is no IP address")))
+        };
+        let address: Option<SocketAddr> = self.address.map(parse).transpose()?;
+        let file = self.config_file.map(|path| ConfigSource::File(path.into()));
         Ok(ServerSettings {
+            address,
+            whole: file.or_else(|| self.config_json.map(ConfigSource::Json)),
             websockets: self.websockets,
             requests: self.requests,
             config,
             deflate: self.compression.then(DeflateConfig::new),
             subprotocols: self.subprotocols,
             origins: self.origins,
-            ..ServerSettings::new(address)
         })
     }
 }
@@ -102,7 +111,7 @@ pub struct NativeServer {
     is_read: bool,
     /// Connections with a long queue since the last turn.
     slow: Vec<u32>,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
 }
 
 #[napi]
@@ -125,16 +134,16 @@ impl NativeServer {
         Ok(Self { server: Some(server), watcher: Some(watcher), is_read: false, slow: Vec::new(), address })
     }
 
-    /// The bound port.
+    /// The bound port; 0 without an address.
     #[napi(getter)]
     pub fn port(&self) -> u16 {
-        self.address.port()
+        self.address.map_or(0, |address| address.port())
     }
 
-    /// The bound address without the port.
+    /// The bound address without the port; empty without an address.
     #[napi(getter)]
     pub fn hostname(&self) -> String {
-        self.address.ip().to_string()
+        self.address.map(|address| address.ip().to_string()).unwrap_or_default()
     }
 
     /// Takes `count` commands, and turns until there are events, which it copies to `words` (four numbers each: kind,
@@ -200,7 +209,10 @@ impl NativeServer {
     /// `InvalidArg`: the topic is invalid.
     #[napi]
     pub fn subscribe(&self, id: u32, topic: String) -> Result<bool> {
-        self.server.as_ref().map_or(Ok(false), |server| server.subscribe(id, &topic)).map_err(topic_fault)
+        self.server
+            .as_ref()
+            .map_or(Ok(false), |server| server.subscribe(id, &topic))
+            .map_err(invalid_argument)
     }
 
     /// Ends a subscription. Returns whether the connection is open.
@@ -212,15 +224,55 @@ impl NativeServer {
     /// Publishes to all subscribers with the next turn. Returns whether the message was queued.
     ///
     /// # Errors
-    /// `InvalidArg`: the topic is invalid.
+    /// `InvalidArg`: the topic is invalid, or the text is not JSON.
     #[napi]
-    pub fn publish(&self, topic: String, data: Either<String, BufferSlice<'_>>) -> Result<bool> {
+    pub fn publish(
+        &self,
+        topic: String,
+        data: Either<String, BufferSlice<'_>>,
+        is_json: Option<bool>,
+    ) -> Result<bool> {
         let Some(server) = &self.server else { return Ok(false) };
         let published = match &data {
+            Either::A(text) if is_json == Some(true) => server.publish_json(&topic, text),
             Either::A(text) => server.publish(&topic, Kind::Text, text.as_bytes()),
             Either::B(bytes) => server.publish(&topic, Kind::Binary, bytes),
         };
-        published.map_err(topic_fault)
+        published.map_err(invalid_argument)
+    }
+
+    /// Reads the last messages of a topic, or those after a position. Returns the id of the answer's event; `None` if
+    /// the server has ended, or too many answers wait.
+    ///
+    /// # Errors
+    /// `InvalidArg`: the topic is invalid, or the server has no configuration.
+    #[napi]
+    pub fn history(
+        &mut self,
+        topic: String,
+        last: u32,
+        epoch: Option<f64>,
+        sequence: Option<f64>,
+    ) -> Result<Option<u32>> {
+        let Some(server) = &mut self.server else { return Ok(None) };
+        // JavaScript has checked that they are safe integers.
+        let start = match (epoch, sequence) {
+            (Some(epoch), Some(sequence)) => {
+                ReplayFrom::After(Position { epoch: epoch as u64, sequence: sequence as u64 })
+            }
+            _ => ReplayFrom::Last(last as usize),
+        };
+        server.history(&topic, start).map_err(invalid_argument)
+    }
+
+    /// Reads who is present in a topic, as JSON, after a member; `None` if the server has ended.
+    ///
+    /// # Errors
+    /// `InvalidArg`: the topic is invalid, or the server has no configuration.
+    #[napi]
+    pub fn presence(&self, topic: String, after: Option<String>) -> Result<Option<String>> {
+        let Some(server) = &self.server else { return Ok(None) };
+        server.presence(&topic, after.as_deref()).map(Some).map_err(invalid_argument)
     }
 
     /// Answers a request. Returns whether it still waits.
@@ -269,8 +321,8 @@ impl NativeServer {
     }
 }
 
-fn topic_fault(fault: InvalidTopic) -> Error {
-    invalid(format!("topic: {fault}"))
+fn invalid_argument(fault: InvalidArgument) -> Error {
+    invalid(fault)
 }
 
 /// The numbers in a buffer, at any address.

@@ -4,6 +4,6 @@
 """
 
 from ._native import __version__
-from .server import Request, Response, Server, WebSocket
+from .server import Request, Response, Server, ServerStopped, TopicError, WebSocket
 
-__all__ = ["Request", "Response", "Server", "WebSocket", "__version__"]
+__all__ = ["Request", "Response", "Server", "ServerStopped", "TopicError", "WebSocket", "__version__"]

@@ -50,6 +50,7 @@ BINARY: int
 OPEN: int
 DRAIN: int
 REQUEST: int
+ANSWER: int
 CLOSE: int
 PONG: int
 

@@ -8,6 +8,9 @@ topic is one call.
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -15,12 +18,14 @@ from . import _native
 from ._options import compression as check_compression
 from ._options import function, headers, integer, make_config, seconds, subprotocols
 
-__all__ = ["Request", "Response", "Server", "WebSocket"]
+__all__ = ["Request", "Response", "Server", "ServerStopped", "TopicError", "WebSocket"]
 
 Data = Union[str, bytes, bytearray, memoryview]
 
 _TEXT, _BINARY, _OPEN, _DRAIN = _native.TEXT, _native.BINARY, _native.OPEN, _native.DRAIN
-_REQUEST, _CLOSE, _PONG = _native.REQUEST, _native.CLOSE, _native.PONG
+_REQUEST, _ANSWER, _CLOSE, _PONG = _native.REQUEST, _native.ANSWER, _native.CLOSE, _native.PONG
+#: Messages of a history, at most.
+_HISTORY_MAX = 1000
 #: Seconds of turns in a row, until other work of the loop gets its time.
 _TURNS_TIME = 0.005
 #: Longest reason of a Close in bytes (RFC 6455 section 5.5).
@@ -135,19 +140,36 @@ class WebSocket(_Head):
         return self._is_open and self._server._native.unsubscribe(self._id, topic)
 
 
+class TopicError(Exception):
+    """A topic's history cannot be read, or a stream rejects a publication. ``status`` is that of the HTTP API."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServerStopped(Exception):
+    """The server has stopped, or too many histories are being read."""
+
+
 class Server:
     """A server in the running loop. ``async with Server(...) as server`` starts and stops it. All calls are from the
     loop's thread; others use ``loop.call_soon_threadsafe``.
 
     An exception of a handler closes its connection with 1011, or answers its request with 500, and goes to
     ``on_error``, or else to the loop's exception handler.
+
+    With ``config``, the server is all of ``sinews serve``, and the routes are beside its own. ``config`` is the path of
+    a configuration file, or a mapping with its tables and keys. Without ``host`` and ``port``, its setting ``listen`` has
+    the addresses. Without ``config``, they are ``127.0.0.1`` and a free port.
     """
 
     def __init__(
         self,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        config: Union[str, os.PathLike[str], Mapping[str, Any], None] = None,
+        host: Optional[str] = None,
+        port: Optional[int] = None,
         path: Optional[str] = "/",
         routes: Optional[Mapping[str, Handler]] = None,
         on_open: Optional[Callable[[WebSocket], None]] = None,
@@ -174,7 +196,9 @@ class Server:
             function(f"routes[{route!r}]", handler)
         #: By the index of the route in the native settings.
         self._routes = list((routes or {}).values())
-        config = make_config(
+        if config is not None and not isinstance(config, (str, os.PathLike, Mapping)):
+            raise TypeError(f"config must be a path or a mapping, not {config!r}")
+        limits = make_config(
             max_message=integer("max_message", max_message, none=False),
             ping_interval=seconds("ping_interval", ping_interval), pong_timeout=20.0,
             idle_timeout=seconds("idle_timeout", idle_timeout), write_timeout=30.0, close_timeout=5.0,
@@ -182,14 +206,20 @@ class Server:
             max_outbound=integer("max_outbound", max_outbound, none=False),
             deflate=check_compression(compression),
         )
-        if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        if port is not None and (not isinstance(port, int) or not 0 <= port < 1 << 16):
             raise ValueError(f"port must be an int from 0 to 65535, not {port!r}")
         origins = subprotocols_list("origins", origins)
         self._settings: dict[str, Any] = {
-            "websockets": [] if path is None else [path], "requests": list(routes or {}), "config": config,
+            "websockets": [] if path is None else [path], "requests": list(routes or {}), "config": limits,
+            "file": os.fspath(config) if isinstance(config, (str, os.PathLike)) else None,
+            "json": json.dumps(dict(config)) if isinstance(config, Mapping) else None,
             "subprotocols": subprotocols_list("subprotocols", subprotocols), "origins": origins,
         }
-        self._address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._address: Optional[str] = None
+        if config is None or host is not None or port is not None:
+            host = "127.0.0.1" if host is None else host
+            self._address = f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
+        self._histories: dict[int, asyncio.Future[list[dict[str, Any]]]] = {}
         self._sockets: dict[int, WebSocket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: Events of the last turn that are not dispatched yet.
@@ -200,10 +230,10 @@ class Server:
     async def start(self) -> Server:
         """Binds the address, and serves in the running loop.
 
-        Raises ``OSError`` if the address is in use, and ``ValueError`` for an invalid route or origin.
+        Raises ``OSError`` if the address is in use, and ``ValueError`` for an invalid route, origin or setting.
         """
         self._native = _native.NativeServer(self._address, **self._settings)
-        self._bound: tuple[str, int] = self._native.address
+        self._bound: Optional[tuple[str, int]] = self._native.address
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._loop.add_reader(self._native.fileno(), self._tick)
@@ -213,16 +243,51 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """The bound IP address and port."""
+        if self._bound is None:
+            raise OSError("the configuration has Unix sockets only")
         return self._bound
 
     def publish(self, topic: str, data: Data) -> bool:
         """Publishes a message to all subscribers of a topic, after the sends and subscriptions of the running callback.
 
-        Returns whether the message was queued: at most 64 MiB wait for the callback's end.
+        Returns whether the message was queued: at most 64 MiB wait for the callback's end. With ``config``, it also goes
+        to the topic's history and to clients of all protocols, or to a durable topic's stream: its :class:`TopicError`
+        goes to ``on_error``.
         """
         is_queued = self._native.publish(topic, data)
         self._schedule()
         return is_queued
+
+    def publish_json(self, topic: str, value: Any) -> bool:
+        """Publishes a value as JSON, which clients of ``/ws`` get as it is. With ``config`` only."""
+        is_queued = self._native.publish_json(topic, json.dumps(value))
+        self._schedule()
+        return is_queued
+
+    async def history(
+        self, topic: str, *, last: int = _HISTORY_MAX, after: Optional[tuple[int, int]] = None
+    ) -> list[dict[str, Any]]:
+        """Reads a topic's retained messages, at most 1,000 and 1 MiB: the last ones, or those after an epoch and a
+        sequence. Each has ``epoch``, ``seq`` and ``data``: JSON's value, a ``str`` or ``bytes``. Those of a durable topic
+        are the records that are on disk. With ``config`` only.
+
+        Raises :class:`TopicError`, for example if the topic has no history, and :class:`ServerStopped`.
+        """
+        if not isinstance(last, int) or not 1 <= last <= _HISTORY_MAX:
+            raise ValueError(f"last must be an int from 1 to {_HISTORY_MAX}, not {last!r}")
+        number = None if self._ended.done() else self._native.history(topic, last, after)
+        if number is None:
+            raise ServerStopped("the server has stopped, or too many histories are being read")
+        answer = self._histories[number] = self._loop.create_future()
+        self._schedule()
+        return await answer
+
+    def presence(self, topic: str, *, after: Optional[str] = None) -> dict[str, Any]:
+        """Reads who is present in a topic: the number of ``subscribers``, and at most 256 ``members`` whose ids follow
+        ``after``, with ``more`` if further ones follow. With ``config`` only.
+        """
+        page: dict[str, Any] = json.loads(self._native.presence(topic, after))
+        return {name: page[name] for name in ("subscribers", "members", "more")}
 
     async def stop(self) -> None:
         """Closes all connections with 1001, and returns once they have ended."""
@@ -278,13 +343,19 @@ class Server:
         if self._native.has_ended:
             self._loop.remove_reader(self._native.fileno())
             self._ended.set_result(None)
+            for answer in self._histories.values():
+                if not answer.done():
+                    answer.set_exception(ServerStopped("the server has stopped"))
         elif (timeout := self._native.timeout) is not None:
             self._timer = self._loop.call_later(timeout, self._tick)
 
     def _dispatch(self, kind: int, number: int, payload: Any) -> None:
+        # Requests and answers have ids of their own.
         if kind & 0xFF == _REQUEST:
-            # Requests have ids of their own.
             self._answer(self._routes[kind >> 8], number, payload)
+            return
+        if kind & 0xFF == _ANSWER:
+            self._complete(number, kind >> 8, payload.decode())
             return
         socket = self._sockets.get(number)
         try:
@@ -306,6 +377,20 @@ class Server:
                 self._on_pong(socket, payload)
         except Exception as error:
             self._fail(error, socket)
+
+    def _complete(self, number: int, status: int, text: str) -> None:
+        answer = self._histories.pop(number, None)
+        if answer is None:
+            # A publication to a stream has no caller that waits.
+            if status != 0:
+                self._fail(TopicError(text, status), None)
+        elif answer.done():
+            # Cancelled.
+            pass
+        elif status != 0:
+            answer.set_exception(TopicError(text, status))
+        else:
+            answer.set_result([_message(message) for message in json.loads(text)])
 
     def _answer(self, handler: Handler, number: int, payload: bytes) -> None:
         head, _, body = payload.partition(b"\n\n")
@@ -354,6 +439,12 @@ class Server:
             except Exception as second:
                 error = second
         self._loop.call_exception_handler({"message": "a handler of sinews.Server has failed", "exception": error})
+
+
+def _message(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of a history: bytes are in base64."""
+    data = base64.b64decode(message["b64"]) if "b64" in message else message["data"]
+    return {"epoch": message["epoch"], "seq": message["seq"], "data": data}
 
 
 def subprotocols_list(name: str, value: Any) -> list[str]:

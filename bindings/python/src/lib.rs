@@ -49,6 +49,7 @@ mod _native {
             ("OPEN", ServerEvent::Open),
             ("DRAIN", ServerEvent::Drain),
             ("REQUEST", ServerEvent::Request),
+            ("ANSWER", ServerEvent::Answer),
             ("CLOSE", ServerEvent::Close),
             ("PONG", ServerEvent::Pong),
         ] {

@@ -1,13 +1,15 @@
 //! The server in the caller's loop: HTTP, WebSocket and topics.
 
 use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyList, PyMemoryView, PyString};
 use sinews_bindings::server::{
-    BatchServer, InvalidTopic, NextTurn, SendResult, ServerEvent, ServerFault, ServerSettings,
+    BatchServer, ConfigSource, InvalidArgument, NextTurn, Position, ReplayFrom, SendResult, ServerEvent,
+    ServerFault, ServerSettings,
 };
 use sinews_proto::{CloseCode, Kind};
 
@@ -30,24 +32,31 @@ pub(crate) struct NativeServer {
 #[pymethods]
 impl NativeServer {
     #[new]
-    #[pyo3(signature = (address, *, websockets, requests, subprotocols, origins, config))]
+    #[pyo3(signature = (address, *, file, json, websockets, requests, subprotocols, origins, config))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of the Python module")]
     fn new(
-        address: &str,
+        address: Option<&str>,
+        file: Option<PathBuf>,
+        json: Option<String>,
         websockets: Vec<String>,
         requests: Vec<String>,
         subprotocols: Vec<String>,
         origins: Vec<String>,
         config: &Config,
     ) -> PyResult<Self> {
-        let fault = |_| PyValueError::new_err(format!("host: {address} is no IP address with a port"));
+        let parse = |address: &str| {
+            let fault = |_| PyValueError::new_err(format!("host: {address} is no IP address with a port"));
+            address.parse().map_err(fault)
+        };
         let settings = ServerSettings {
+            address: address.map(parse).transpose()?,
+            whole: file.map(ConfigSource::File).or_else(|| json.map(ConfigSource::Json)),
             websockets,
             requests,
             config: (*config.proto).clone(),
             deflate: config.deflate.clone(),
             subprotocols,
             origins,
-            ..ServerSettings::new(address.parse().map_err(fault)?)
         };
         let server = BatchServer::bind(settings).map_err(|fault| match fault {
             ServerFault::Setting(text) => PyValueError::new_err(text),
@@ -61,10 +70,10 @@ impl NativeServer {
         self.server.descriptor().as_raw_fd()
     }
 
-    /// The bound IP address and port.
+    /// The bound IP address and port; `None` if all addresses are Unix sockets.
     #[getter]
-    fn address(&self) -> (String, u16) {
-        (self.server.address().ip().to_string(), self.server.address().port())
+    fn address(&self) -> Option<(String, u16)> {
+        self.server.address().map(|address| (address.ip().to_string(), address.port()))
     }
 
     /// Seconds until the next turn; `None`: when the descriptor is readable.
@@ -125,7 +134,7 @@ impl NativeServer {
     }
 
     fn subscribe(&self, id: u32, topic: &str) -> PyResult<bool> {
-        self.server.subscribe(id, topic).map_err(topic_fault)
+        self.server.subscribe(id, topic).map_err(argument_fault)
     }
 
     fn unsubscribe(&self, id: u32, topic: &str) -> bool {
@@ -138,7 +147,29 @@ impl NativeServer {
 
     /// Publishes to all subscribers with the next turn. Returns whether the message was queued.
     fn publish(&self, topic: &str, data: &Bound<'_, PyAny>) -> PyResult<bool> {
-        with_payload(data, |kind, payload| self.server.publish(topic, kind, payload))?.map_err(topic_fault)
+        with_payload(data, |kind, payload| self.server.publish(topic, kind, payload))?.map_err(argument_fault)
+    }
+
+    /// Publishes JSON to the topics of the whole server.
+    fn publish_json(&self, topic: &str, data: &str) -> PyResult<bool> {
+        self.server.publish_json(topic, data).map_err(argument_fault)
+    }
+
+    /// Reads the last messages of a topic, or those after a position. Returns the id of the answer's event; `None` if too
+    /// many answers wait.
+    #[pyo3(signature = (topic, last, after))]
+    fn history(&mut self, topic: &str, last: usize, after: Option<(u64, u64)>) -> PyResult<Option<u32>> {
+        let start = match after {
+            Some((epoch, sequence)) => ReplayFrom::After(Position { epoch, sequence }),
+            None => ReplayFrom::Last(last),
+        };
+        self.server.history(topic, start).map_err(argument_fault)
+    }
+
+    /// Reads who is present in a topic, as JSON.
+    #[pyo3(signature = (topic, after))]
+    fn presence(&self, topic: &str, after: Option<&str>) -> PyResult<String> {
+        self.server.presence(topic, after).map_err(argument_fault)
     }
 
     /// Answers a request. Returns whether it still waits.
@@ -158,8 +189,8 @@ impl NativeServer {
     }
 }
 
-fn topic_fault(fault: InvalidTopic) -> PyErr {
-    PyValueError::new_err(format!("topic: {fault}"))
+fn argument_fault(fault: InvalidArgument) -> PyErr {
+    PyValueError::new_err(fault.to_string())
 }
 
 /// Calls a function with a `str` as text, or with bytes.

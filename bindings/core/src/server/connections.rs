@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::task::Waker;
 
+use sinews_hub::{ProgramSubscriber, ProgramTopics};
 use sinews_proto::Kind;
 use sinews_server::{CloseCode, Closed, Context, Handler, Payload, Request};
 use slab::Slab;
@@ -159,15 +160,16 @@ pub(super) struct Hosted {
     /// The request, until the connection is open.
     request: Vec<u8>,
     limit: usize,
+    /// Of the whole server. Few programs have it: a pointer costs other connections little.
+    subscriber: Option<Box<ProgramSubscriber>>,
 }
 
 impl Hosted {
     pub(super) fn new(shared: &SharedState, request: &Request<'_>, limit: usize) -> Self {
-        Self { shared: SharedState::clone(shared), id: u32::MAX, request: head_lines(request, false), limit }
+        let (shared, request) = (SharedState::clone(shared), head_lines(request, false));
+        Self { shared, id: u32::MAX, request, limit, subscriber: None }
     }
-}
 
-impl Hosted {
     /// Reports a message or a pong. Beyond the events' limit, the connection is not read until the interpreter has read
     /// the events.
     fn push(&self, kind: ServerEvent, payload: &[u8], cx: &mut Context<'_>) {
@@ -215,6 +217,7 @@ impl Handler for Hosted {
             is_paused: false,
             commands,
         };
+        self.subscriber = shared.topics.as_ref().map(ProgramTopics::subscriber).map(Box::new);
         // As many connections as descriptors.
         self.id = shared.connections.slots.insert(slot) as u32;
         shared.events.push(ServerEvent::Open, self.id, &[&std::mem::take(&mut self.request)]);
@@ -255,12 +258,19 @@ impl Handler for Hosted {
                 Command::Subscribe(topic) => {
                     // The name was checked. Beyond the limit of subscriptions, the client is closed: it would miss
                     // messages.
-                    if cx.subscribe(&topic).is_err() {
+                    let subscribed = match &mut self.subscriber {
+                        Some(subscriber) => subscriber.subscribe(&topic, cx),
+                        None => cx.subscribe(&topic),
+                    };
+                    if subscribed.is_err() {
                         let _ = cx.close(CloseCode::POLICY, "too many subscriptions");
                     }
                 }
                 Command::Unsubscribe(topic) => {
-                    cx.unsubscribe(&topic);
+                    match &mut self.subscriber {
+                        Some(subscriber) => subscriber.unsubscribe(&topic, cx),
+                        None => cx.unsubscribe(&topic),
+                    };
                 }
                 Command::Close(code, reason) => {
                     let _ = cx.close(code, &reason);
@@ -283,7 +293,10 @@ impl Handler for Hosted {
         }
     }
 
-    fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        if let Some(subscriber) = &mut self.subscriber {
+            subscriber.end(cx);
+        }
         let shared = &mut *lock(&self.shared);
         if let Some(slot) = shared.connections.slots.get_mut(self.id as usize) {
             slot.is_open = false;

@@ -62,7 +62,7 @@ struct Peer {
 
 impl Peer {
     fn connect(server: &mut BatchServer) -> (Self, u32) {
-        let mut stream = TcpStream::connect(server.address()).unwrap();
+        let mut stream = TcpStream::connect(server.address().unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = "GET /?a=b HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -193,6 +193,47 @@ fn publications_beyond_the_mailbox_are_all_delivered() {
     assert_eq!(server.publish("other", Kind::Binary, b"x"), Ok(true));
 }
 
+/// The whole server, with a route of its own at `/`.
+fn whole(settings: &str) -> BatchServer {
+    let (websockets, whole) = (vec!["/".to_owned()], Some(ConfigSource::Json(settings.to_owned())));
+    let config = Config::default().with_max_outbound(16 << 20);
+    let address = ([127, 0, 0, 1], 0).into();
+    BatchServer::bind(ServerSettings { websockets, whole, config, ..ServerSettings::new(address) }).unwrap()
+}
+
+#[test]
+fn whole_server_delivers_publications_beyond_the_mailbox_and_answers_in_events() {
+    const COUNT: usize = 70_000;
+    let mut server = whole(r#"{ "log": "off", "history": ["news=2"] }"#);
+    let (mut peer, id) = Peer::connect(&mut server);
+    assert_eq!(server.subscribe(id, "news"), Ok(true));
+    assert!(server.turn().unwrap());
+    assert!(server.presence("news", None).unwrap().contains("\"subscribers\":1"));
+    for number in 0..COUNT {
+        assert_eq!(server.publish("news", Kind::Text, number.to_string().as_bytes()), Ok(true));
+    }
+    let expected = Vec::from_iter((0..COUNT).map(|number| number.to_string()));
+    assert_eq!(server.during(|| peer.receive(COUNT)), expected);
+    let answer = |server: &mut BatchServer, topic: &str| {
+        let id = server.history(topic, ReplayFrom::Last(5)).unwrap().unwrap();
+        let events = server.next_events();
+        let [(kind, answered, text)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((kind & 0xff, *answered), (ServerEvent::Answer as u32, id));
+        (kind >> 8, String::from_utf8(text.clone()).unwrap())
+    };
+    let (status, text) = answer(&mut server, "news");
+    assert_eq!(status, 0);
+    assert!(text.starts_with('[') && text.contains("\"69998\"") && text.contains("\"69999\""), "{text}");
+    assert_eq!(answer(&mut server, "other"), (410, "topic other has no history".to_owned()));
+    assert_eq!(server.publish_json("news", "{").unwrap_err().to_string().split(':').next(), Some("data"));
+    server.stop();
+    drop(peer);
+    let deadline = Instant::now() + PATIENCE;
+    while server.turn().unwrap() {
+        assert!(Instant::now() < deadline);
+    }
+}
+
 #[test]
 fn connections_are_not_read_while_the_events_are_full() {
     const SIZE: usize = 100_000;
@@ -253,7 +294,7 @@ fn events_that_arrive_while_others_are_read_are_kept() {
 #[test]
 fn requests_are_answered_later_once_and_under_their_own_id() {
     let mut server = server(Config::default());
-    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let mut stream = TcpStream::connect(server.address().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     for body in ["first", "second"] {
         let head = "POST /api/a?x=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length";
@@ -375,6 +416,6 @@ fn settings_are_checked_and_named() {
     let both = ServerSettings { requests: same.clone(), websockets: same, ..ServerSettings::new(address) };
     assert!(BatchServer::bind(both).is_ok());
     let busy = server(Config::default());
-    let fault = BatchServer::bind(ServerSettings::new(busy.address())).unwrap_err();
+    let fault = BatchServer::bind(ServerSettings::new(busy.address().unwrap())).unwrap_err();
     assert!(matches!(fault, ServerFault::System(_)), "{fault}");
 }
