@@ -19,6 +19,7 @@ pub struct Config {
     pub(crate) close_timeout: Duration,
     pub(crate) end_at_close: bool,
     pub(crate) answers: bool,
+    pub(crate) pongs: bool,
     pub(crate) high_water: usize,
     pub(crate) max_outbound: usize,
     pub(crate) overflow: Overflow,
@@ -66,6 +67,7 @@ impl Default for Config {
             close_timeout: Duration::from_secs(5),
             end_at_close: false,
             answers: true,
+            pongs: true,
             high_water: 64 << 10,
             max_outbound: 1 << 20,
             overflow: Overflow::Close,
@@ -177,11 +179,14 @@ settings! {
     /// peer sends behind its own. The event loop of `sinews-server` ignores the setting: no code of the
     /// application waits there.
     end_at_close / with_end_at_close: bool;
-    /// Whether pings, Closes and violations of the peer are answered by the connection. Default yes. If not, the application
-    /// answers: with [`Connection::send_pong`](crate::Connection::send_pong) and
-    /// [`Connection::close`](crate::Connection::close). Messages may be sent until then: answers to messages that arrived
-    /// before the peer's Close. The servers and clients of this workspace expect the default; bindings do not.
+    /// Whether Closes and violations of the peer are answered by the connection. Default yes. If not, the application
+    /// answers with [`Connection::close`](crate::Connection::close). Messages may be sent until then: answers to messages
+    /// that arrived before. `sinews-server` asks the handler for the answer. The clients of this workspace expect the default.
     answers / with_answers: bool;
+
+    /// Whether pings of the peer are answered by the connection. Default yes. If not, the application answers with
+    /// [`Connection::send_pong`](crate::Connection::send_pong).
+    pongs / with_pongs: bool;
     /// High-water mark: queued bytes above which senders get backpressure, and a server pauses reads. Default
     /// 64 KiB: a socket's send buffer holds about the same amount again.
     high_water / with_high_water: usize;

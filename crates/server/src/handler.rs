@@ -95,6 +95,17 @@ pub trait Handler {
         let _ = bytes;
     }
 
+    /// Handles the peer's Close or violation, if the connection leaves the answer to the handler
+    /// ([`Config::answers`](crate::Config::answers)): messages may be sent until the handler closes, now or when it is
+    /// woken. Default: closes with the peer's code and reason, or those of the violation.
+    fn ending(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        // Neither fails: the connection is open, and a received reason is short enough.
+        let _ = match closed.code() {
+            Some(code) => cx.close(code, closed.reason()),
+            None => cx.close_without_code(),
+        };
+    }
+
     /// Handles the connection's end: a Close from either side, an error, a timeout, or the transport's end. Nothing can
     /// be sent any more, and the subscriptions have ended.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
@@ -146,6 +157,10 @@ impl<H: Handler + ?Sized> Handler for Box<H> {
 
     fn queued(&mut self, bytes: usize) {
         (**self).queued(bytes);
+    }
+
+    fn ending(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        (**self).ending(closed, cx);
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {

@@ -16,7 +16,7 @@ use crate::handler::{Context, Handler};
 use crate::limits::RateLimit;
 use crate::metrics::limit::Limit;
 use crate::shared::{Services, WorkerShared};
-use crate::subscriber::{SubscriberState, TopicMessage};
+use crate::subscriber::{EndReport, SubscriberState, TopicMessage};
 use crate::timer::NEVER;
 use crate::topics::{DatagramQueue, DropReason, KeyedDelivery};
 
@@ -224,14 +224,14 @@ impl WebSocketConn {
 
     pub(crate) fn drain(&mut self, conn: ConnId, shared: &mut WorkerShared) {
         self.drain_backlog(conn, shared);
-        if !self.state.subscriber.close_reported && !self.session.is_congested() {
+        if !self.state.subscriber.close_reported() && !self.session.is_congested() {
             self.with_context(conn, shared, |handler, cx| handler.drain(cx));
         }
     }
 
     /// Returns the handler's deadline.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        if self.state.subscriber.close_reported { None } else { self.state.handler.deadline() }
+        if self.state.subscriber.close_reported() { None } else { self.state.handler.deadline() }
     }
 
     /// Handles the handler's expired deadline.
@@ -241,7 +241,7 @@ impl WebSocketConn {
 
     /// Handles a wakeup. A wakeup for a handler without a waker is ignored.
     pub(crate) fn woken(&mut self, conn: ConnId, shared: &mut WorkerShared) {
-        if shared.services.tasks.acknowledge_wakeup(conn) && !self.state.subscriber.close_reported {
+        if shared.services.tasks.acknowledge_wakeup(conn) && !self.state.subscriber.close_reported() {
             self.with_context(conn, shared, |handler, cx| handler.woken(cx));
         }
     }
@@ -306,11 +306,12 @@ impl WebSocketConn {
 
     /// Reports drops to the handler. Reports that the handler has postponed follow when the queue has capacity.
     fn report_drops(&mut self, conn: ConnId, shared: &mut WorkerShared) {
+        let close_reported = self.state.subscriber.close_reported();
         let Some(backlog) = &mut self.state.subscriber.backlog else { return };
         let tx = self.session.tx(&mut shared.resources, shared.services.now);
-        let has_capacity = self.state.subscriber.close_reported || tx.has_capacity();
+        let has_capacity = close_reported || tx.has_capacity();
         let reports = backlog.take_unreported(has_capacity);
-        if self.state.subscriber.close_reported || reports.is_empty() {
+        if close_reported || reports.is_empty() {
             return;
         }
         backlog.set_reporting(true);
@@ -350,12 +351,34 @@ impl WebSocketConn {
     }
 
     /// Calls the handler's `close`, once, after its subscriptions have ended.
+    /// Reports the connection's end to the handler, or first the peer's Close that the handler has to answer.
+    #[inline]
+    pub(crate) fn report_end(&mut self, conn: ConnId, shared: &mut WorkerShared) {
+        if self.session.has_closed() {
+            self.report_closed(conn, shared);
+        }
+    }
+
+    fn report_closed(&mut self, conn: ConnId, shared: &mut WorkerShared) {
+        if let Some(closed) = self.session.unanswered().cloned()
+            && self.state.subscriber.end_report == EndReport::None
+        {
+            self.state.subscriber.end_report = EndReport::Ending;
+            self.with_context(conn, shared, |handler, cx| handler.ending(&closed, cx));
+        }
+        if self.session.unanswered().is_none()
+            && let Some(closed) = self.session.take_closed()
+        {
+            self.close(&closed, conn, shared);
+        }
+    }
+
     pub(crate) fn close(&mut self, closed: &Closed, conn: ConnId, shared: &mut WorkerShared) {
         shared.services.topics.unsubscribe_all(conn);
         let counters = &shared.services.counters;
         let ends = if self.is_body() { &counters.streaming_closed } else { &counters.websockets_closed };
         ends.add(closed.cause().into());
-        self.state.subscriber.close_reported = true;
+        self.state.subscriber.end_report = EndReport::Closed;
         self.with_context(conn, shared, |handler, cx| handler.close(closed, cx));
         // A subscription made in `close` would never end.
         shared.services.topics.unsubscribe_all(conn);
@@ -449,7 +472,7 @@ impl Events for SocketEvents<'_> {
             return;
         }
         // After a timeout has ended the connection, messages may arrive until the peer's Close.
-        if !self.state.subscriber.close_reported {
+        if !self.state.subscriber.close_reported() {
             let (handler, mut cx) = self.context(tx);
             handler.message(payload, &mut cx);
         }
@@ -464,14 +487,14 @@ impl Events for SocketEvents<'_> {
         if self.exceeds_rate(fragment.first, tx) {
             return;
         }
-        if !self.state.subscriber.close_reported {
+        if !self.state.subscriber.close_reported() {
             let (handler, mut cx) = self.context(tx);
             handler.fragment(fragment, &mut cx);
         }
     }
 
     fn pong(&mut self, payload: &[u8], answers: Option<Duration>, tx: &mut Tx<'_>) {
-        if !self.state.subscriber.close_reported {
+        if !self.state.subscriber.close_reported() {
             let (handler, mut cx) = self.context(tx);
             handler.pong(payload, answers, &mut cx);
         }

@@ -27,13 +27,28 @@ pub(crate) struct SubscriberState {
     peer: PeerAddress,
     /// The socket is a session of WebTransport.
     pub(crate) has_datagrams: bool,
-    /// The handler has got `close`.
-    pub(crate) close_reported: bool,
+    /// What the handler knows about the connection's end.
+    pub(crate) end_report: EndReport,
     /// Whether the connection takes another request after the body of a response; `None` for other transports.
     pub(crate) keep_alive: Option<bool>,
 }
 
+/// What a handler knows about its connection's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndReport {
+    None,
+    /// It has to answer the peer's Close: `Handler::ending`.
+    Ending,
+    /// `Handler::close`.
+    Closed,
+}
+
 impl SubscriberState {
+    /// The handler has got `close`.
+    pub(crate) fn close_reported(&self) -> bool {
+        self.end_report == EndReport::Closed
+    }
+
     pub(crate) fn new(peer: SocketAddr) -> Self {
         let peer = PeerAddress::new(peer);
         Self {
@@ -41,7 +56,7 @@ impl SubscriberState {
             reads_paused: false,
             has_datagrams: false,
             peer,
-            close_reported: false,
+            end_report: EndReport::None,
             keep_alive: None,
         }
     }

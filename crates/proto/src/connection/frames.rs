@@ -79,7 +79,7 @@ impl Connection {
                 if !self.keepalive.admit_ping(self.config.ping_rate, now) {
                     return Err(PeerMisbehaved::PingFlood);
                 }
-                if self.sending == SendState::Open && self.config.answers {
+                if self.sending == SendState::Open && self.config.pongs {
                     self.pending.set_pong(payload);
                 }
                 Event::Ping(start..end)

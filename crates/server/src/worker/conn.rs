@@ -104,9 +104,7 @@ pub(super) fn flush_websocket(
     if websocket.has_backlog() {
         websocket.drain_backlog(conn, shared);
     }
-    if let Some(closed) = websocket.session.take_closed() {
-        websocket.close(&closed, conn, shared);
-    }
+    websocket.report_end(conn, shared);
     if websocket.session.wants_send() {
         io.send(conn);
     }

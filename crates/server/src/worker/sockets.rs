@@ -351,9 +351,7 @@ impl Worker {
         if websocket.has_backlog() {
             websocket.drain_backlog(socket, shared);
         }
-        if let Some(closed) = websocket.session.take_closed() {
-            websocket.close(&closed, socket, shared);
-        }
+        websocket.report_end(socket, shared);
         if let Some(deadline) = websocket.session.deadline() {
             websocket.armed = websocket.armed.min(deadline);
         }

@@ -268,3 +268,16 @@ fn handler_gets_pongs() {
     peer.send(&Frame::pong("ours")).expect(&Reply::binary("ours"));
     peer.send(&Frame::pong("unasked")).expect(&Reply::binary("unasked"));
 }
+
+#[test]
+fn handler_answers_closes_and_violations_unless_the_connection_does() {
+    let server = Running::router(echo_with(Config::default().with_answers(false)));
+    for (end, code) in [(Frame::close(4000, "done"), 4000), (Frame::text("a").rsv(4), 1002)] {
+        let mut peer = server.websocket("/echo");
+        // One chunk, whose message is answered before the end.
+        let bytes = [Frame::text("last").encode(Role::Client), end.encode(Role::Client)].concat();
+        peer.client.send(bytes);
+        peer.expect(&Reply::text("last"));
+        peer.expect_close(code);
+    }
+}

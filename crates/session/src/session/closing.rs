@@ -104,6 +104,27 @@ impl Session {
         self.closed.is_some()
     }
 
+    /// The peer's Close or violation, while the application has to answer it: see [`Config::answers`](sinews_proto::Config::answers).
+    #[must_use]
+    pub fn unanswered(&self) -> Option<&Closed> {
+        let closed = self.closed.as_deref()?;
+        let is_answerable = matches!(closed.cause(), Cause::Peer | Cause::Fault(_)) && !self.ended;
+        (is_answerable && self.is_open() && !self.config().answers()).then_some(closed)
+    }
+
+    /// Answers the peer's Close or violation that waits for it ([`unanswered`](Self::unanswered)): with the peer's code and
+    /// reason, or those of the violation.
+    pub fn answer_end(&mut self, resources: &mut Resources, now: Time) {
+        let Some(closed) = self.unanswered() else { return };
+        let (code, reason) = (closed.code(), closed.reason().to_owned());
+        // A connection that is open may be closed, and a received reason is short enough.
+        let _ = match code {
+            Some(code) => self.connection.close(code, &reason, now),
+            None => self.connection.close_without_code(now),
+        };
+        self.after_tx(resources, now);
+    }
+
     /// The driver's next action on the transport.
     #[must_use]
     #[inline]
