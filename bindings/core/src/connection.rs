@@ -165,6 +165,15 @@ impl Connection {
         }
     }
 
+    /// Answers the peer's Close, or its violation, if that waits for it: only
+    /// [without own answers](Config::answers). Messages that were sent before precede the answer.
+    pub fn answer_end(&mut self) {
+        let session = &mut self.session;
+        if session.unanswered().is_some() {
+            with_thread(self.is_timed, |resources, now| session.answer_end(resources, now));
+        }
+    }
+
     fn with_tx<R>(&mut self, call: impl FnOnce(&mut sinews_session::Tx<'_>) -> R) -> R {
         let session = &mut self.session;
         with_thread(self.is_timed, |resources, now| {

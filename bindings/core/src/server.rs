@@ -253,7 +253,8 @@ impl ServerSettings {
             let limit = self.config.max_outbound();
             let route = WebSocketRoute::new(move |request| Ok(Hosted::new(&shared, request, limit)))
                 .with_options(options.clone())
-                .with_config(self.config.clone());
+                // Handlers answer messages before the Close behind these is answered.
+                .with_config(self.config.clone().with_answers(false));
             router = router.websocket(path, route);
         }
         for (number, path) in self.requests.iter().enumerate() {

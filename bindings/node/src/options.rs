@@ -49,6 +49,7 @@ impl LimitOptions {
             .with_write_timeout(NEVER)
             .with_close_timeout(NEVER)
             .with_answers(false)
+            .with_pongs(false)
             .with_high_water(usize::MAX)
             .with_max_outbound(usize::MAX);
         Arc::new(config)

@@ -50,6 +50,8 @@ impl Config {
             .with_idle_timeout(seconds("idle_timeout", idle_timeout)?)
             .with_write_timeout(seconds("write_timeout", write_timeout)?.unwrap_or(NEVER))
             .with_close_timeout(seconds("close_timeout", close_timeout)?.unwrap_or(NEVER))
+            // The Close is answered behind the messages of the burst's handlers.
+            .with_answers(false)
             .with_high_water(if pause_reads { high_water } else { usize::MAX })
             .with_max_outbound(max_outbound.unwrap_or(usize::MAX));
         proto.check().map_err(|fault| PyValueError::new_err(fault.to_string()))?;

@@ -498,8 +498,7 @@ impl Connection {
 /// Returns the Close that the connection has sent without a call of [`Connection::start_close`].
 fn sent_close(closed: &Closed) -> Option<(u16, String)> {
     match closed.cause() {
-        // The answer has the same code.
-        Cause::Peer => Some((closed.status(), String::new())),
+        Cause::Peer => Some((closed.status(), closed.reason().to_owned())),
         Cause::Fault(fault) => Some((fault.close_code().as_u16(), fault.reason().to_owned())),
         Cause::Expired(expired @ Expired::Pong) => Some((1011, expired.reason().to_owned())),
         Cause::Expired(expired @ Expired::Idle) => Some((1001, expired.reason().to_owned())),

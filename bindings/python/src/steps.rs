@@ -37,6 +37,11 @@ impl Connection {
         if matches!(self.phase, Phase::Lost) || self.flags.is_losing {
             return None;
         }
+        if !self.flags.is_bursting
+            && let Phase::Open(connection) = &mut self.phase
+        {
+            connection.answer_end();
+        }
         match &self.link {
             Link::None => return None,
             Link::Socket { .. } => {

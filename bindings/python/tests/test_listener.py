@@ -79,7 +79,7 @@ async def test_messages_are_echoed_in_order():
         assert client.events == [("connected",), *expected]
         conn.close(3000, "done")
         await conn.wait_disconnected()
-        assert client.events[-1] == ("disconnected", 3000, "")
+        assert client.events[-1] == ("disconnected", 3000, "done")
         assert conn.local_address[1] and conn.request.path == "/path?query=1"
 
 
@@ -384,3 +384,13 @@ async def test_connection_that_another_one_closes_in_the_same_turn_is_not_read()
         sock.close()
     server.close()
     await server.wait_closed()
+
+
+async def test_answers_to_messages_before_a_close_precede_its_answer():
+    client = Recorder()
+    server, conn = await pair(Echo(), client)
+    async with server:
+        # One chunk.
+        conn.send("last")
+        conn.close(1000, "done")
+        assert await client.until(3) == [("connected",), ("message", TEXT, "last"), ("disconnected", 1000, "done")]

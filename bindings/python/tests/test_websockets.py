@@ -209,7 +209,7 @@ async def test_close_codes_and_exceptions():
         error = info.value
         assert (error.rcvd.code, error.rcvd.reason, error.sent.code) == (3001, "done", 3001)
         assert error.rcvd_then_sent is True
-        assert str(error) == "received 3001 (registered) done; then sent 3001 (registered)"
+        assert str(error) == "received 3001 (registered) done; then sent 3001 (registered) done"
         assert (websocket.close_code, websocket.close_reason) == (3001, "done")
         assert websocket.state is State.CLOSED
         with pytest.raises(ConnectionClosedError):

@@ -155,7 +155,7 @@ fn partial_writes_stay_in_flight() {
 
 #[test]
 fn application_answers_pings_closes_and_faults_itself() {
-    let [mut client, mut server] = pair(Config::default().with_answers(false), None);
+    let [mut client, mut server] = pair(Config::default().with_answers(false).with_pongs(false), None);
     assert_eq!(client.ping(b"p"), Ok(Sent::Queued));
     client.close(CloseCode::NORMAL, "done").unwrap();
     assert_eq!(pass(&mut client, &mut server), [(EventKind::Ping, b"p".to_vec())]);
@@ -169,7 +169,11 @@ fn application_answers_pings_closes_and_faults_itself() {
     assert_eq!(pass(&mut server, &mut client), answers);
     assert_eq!(client.take_closed().unwrap().cause(), Cause::Local);
 
-    let [_, mut server] = pair(Config::default().with_answers(false), None);
+    let [mut client, mut server] = pair(Config::default().with_answers(false), None);
+    assert_eq!(client.ping(b"p"), Ok(Sent::Queued));
+    pass(&mut client, &mut server);
+    assert_eq!(server.start_write().unwrap().concat(), [0x8a, 1, b'p']);
+    server.finish_write();
     server.receive(&mut [0x81, 0x01, b'a'], &mut Batch::new());
     assert!(!server.wants_write() && server.is_open());
     assert_eq!(server.take_closed().unwrap().status(), 1002);

@@ -20,8 +20,8 @@ pub(super) struct Connections {
     known_closed: usize,
     /// Connections with commands.
     commanded: usize,
-    /// Connections that are not read until the interpreter has read the events.
-    paused: Vec<usize>,
+    /// Connections that wait until the interpreter has read the events: with further input, or with the answer to a Close.
+    unread: Vec<usize>,
 }
 
 /// A WebSocket, as the interpreter knows it.
@@ -37,6 +37,8 @@ struct Slot {
     /// A send was told to wait for the drain.
     is_slow: bool,
     is_paused: bool,
+    /// The interpreter has read the events since the connection was registered in [`Connections::unread`].
+    is_read: bool,
     commands: CommandQueue,
 }
 
@@ -121,14 +123,23 @@ impl Connections {
         if let Some(slot) = self.slots.get_mut(id as usize)
             && !std::mem::replace(&mut slot.is_paused, true)
         {
-            self.paused.push(id as usize);
+            self.unread.push(id as usize);
         }
     }
 
-    /// The interpreter has read the events: wakes the connections that were paused for it.
+    /// Wakes a connection once the interpreter has read the events.
+    fn await_read(&mut self, id: u32) {
+        if let Some(slot) = self.slots.get_mut(id as usize) {
+            slot.is_read = false;
+            self.unread.push(id as usize);
+        }
+    }
+
+    /// The interpreter has read the events: wakes the connections that wait for it.
     pub(super) fn resume(&mut self) {
-        for id in std::mem::take(&mut self.paused) {
-            if let Some(slot) = self.slots.get(id) {
+        for id in std::mem::take(&mut self.unread) {
+            if let Some(slot) = self.slots.get_mut(id) {
+                slot.is_read = true;
                 slot.waker.wake_by_ref();
             }
         }
@@ -162,12 +173,14 @@ pub(super) struct Hosted {
     limit: usize,
     /// Of the whole server. Few programs have it: a pointer costs other connections little.
     subscriber: Option<Box<ProgramSubscriber>>,
+    /// The peer's Close or violation, until it is answered.
+    ending: Option<Box<Closed>>,
 }
 
 impl Hosted {
     pub(super) fn new(shared: &SharedState, request: &Request<'_>, limit: usize) -> Self {
         let (shared, request) = (SharedState::clone(shared), head_lines(request, false));
-        Self { shared, id: u32::MAX, request, limit, subscriber: None }
+        Self { shared, id: u32::MAX, request, limit, subscriber: None, ending: None }
     }
 
     /// Reports a message or a pong. Beyond the events' limit, the connection is not read until the interpreter has read
@@ -215,6 +228,7 @@ impl Handler for Hosted {
             high_water,
             is_slow: false,
             is_paused: false,
+            is_read: false,
             commands,
         };
         self.subscriber = shared.topics.as_ref().map(ProgramTopics::subscriber).map(Box::new);
@@ -282,6 +296,11 @@ impl Handler for Hosted {
         if std::mem::take(&mut slot.is_paused) {
             cx.resume_reads();
         }
+        if std::mem::take(&mut slot.is_read)
+            && let Some(closed) = self.ending.take()
+        {
+            answer_end(&closed, cx);
+        }
         if commands.bytes.capacity() <= COMMAND_BYTES_KEPT {
             commands.bytes.clear();
             slot.commands = commands;
@@ -291,6 +310,16 @@ impl Handler for Hosted {
             slot.is_slow = false;
             shared.events.push(ServerEvent::Drain, self.id, &[]);
         }
+    }
+
+    fn ending(&mut self, closed: &Closed, cx: &mut Context<'_>) {
+        let shared = &mut *lock(&self.shared);
+        if shared.events.words.is_empty() {
+            return answer_end(closed, cx);
+        }
+        // Behind the commands of the handlers for messages that arrived before.
+        shared.connections.await_read(self.id);
+        self.ending = Some(Box::new(closed.clone()));
     }
 
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
@@ -306,6 +335,15 @@ impl Handler for Hosted {
             shared.events.push(ServerEvent::Close, self.id, &[&code, reason]);
         }
     }
+}
+
+/// Closes with the peer's code and reason, or those of its violation.
+fn answer_end(closed: &Closed, cx: &mut Context<'_>) {
+    // Fails only if a handler has closed the connection.
+    let _ = match closed.code() {
+        Some(code) => cx.close(code, closed.reason()),
+        None => cx.close_without_code(),
+    };
 }
 
 /// Memory of queued payloads that stays with an idle connection.

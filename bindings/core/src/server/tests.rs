@@ -339,6 +339,32 @@ fn end_of_a_connection_is_reported_once_and_drops_later_sends() {
 }
 
 #[test]
+fn answers_to_messages_before_a_close_precede_its_answer() {
+    let mut server = server(Config::default());
+    let violation = [0x83, 0x80, 0, 0, 0, 0];
+    for (code, reason) in [(4000, "done"), (1002, "")] {
+        let (mut peer, id) = Peer::connect(&mut server);
+        let _ = peer.connection.send(Kind::Text, b"last").unwrap();
+        if code == 4000 {
+            peer.connection.close(CloseCode::new(code).unwrap(), reason).unwrap();
+        }
+        let mut bytes = peer.connection.start_write().unwrap().concat();
+        peer.connection.finish_write();
+        if code == 1002 {
+            bytes.extend(violation);
+        }
+        // One chunk.
+        peer.stream.write_all(&bytes).unwrap();
+        let events = server.next_events();
+        assert_eq!(events, [(ServerEvent::Text as u32, id, b"last".to_vec())]);
+        assert_eq!(server.send(id, Kind::Text, b"answer"), SendResult::Queued);
+        assert_eq!(server.during(|| peer.receive(1)), ["answer"]);
+        let (kind, from, payload) = server.next_events().remove(0);
+        assert_eq!((kind, from, &payload[..2]), (ServerEvent::Close as u32, id, &u16::to_be_bytes(code)[..]));
+    }
+}
+
+#[test]
 fn drain_follows_each_send_that_was_told_to_wait() {
     let config = Config::default().with_high_water(1_000).with_max_outbound(5_000);
     let mut server = server(config);
