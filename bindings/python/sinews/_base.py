@@ -163,6 +163,8 @@ async def open_transport(
     """Connects a client's transport."""
     options = dict(options)
     is_unix = options.pop("unix", False)
+    if is_unix and options.get("path") is None and options.get("sock") is None:
+        raise ValueError("no path and sock were specified")
     if not is_unix and options.get("sock") is None:
         options.setdefault("host", uri.host)
         options.setdefault("port", uri.port)

@@ -102,6 +102,9 @@ class Request:
     headers: Headers
     _data: bytes = dataclasses.field(default=b"", repr=False, compare=False)
 
+    def serialize(self) -> bytes:
+        return f"GET {self.path} HTTP/1.1\r\n".encode() + self.headers.serialize()
+
 
 @dataclasses.dataclass
 class Response:

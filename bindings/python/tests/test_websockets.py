@@ -551,3 +551,39 @@ def test_headers_are_case_insensitive():
     assert list(headers) == ["name"] and "NAME" in headers and headers == Headers(name="value")
     assert headers.serialize() == b"Name: value\r\n\r\n"
     assert repr(Response(200, "OK", headers)).startswith("Response(status_code=200")
+
+
+async def test_pieces_of_a_message_are_checked_first_and_last():
+    for pieces in ([None], ["a", None]):
+        async with pair() as websocket:
+            with pytest.raises(TypeError, match="str or bytes"):
+                await websocket.send(pieces)
+
+
+async def test_process_request_may_change_the_request():
+    def remove_key(connection, request):
+        del request.headers["Sec-WebSocket-Key"]
+
+    with pytest.raises(InvalidStatus, match="400"):
+        async with pair(process_request=remove_key):
+            pass
+
+
+async def test_connect_is_not_reentrant():
+    async with serve(echo, "127.0.0.1", 0) as server:
+        connecting = connect(address(server))
+        for _ in range(2):
+            async with connecting as websocket:
+                assert websocket.uri.path == "/" and websocket.logger.extra == {"websocket": websocket}
+                with pytest.raises(RuntimeError, match="reentrant"):
+                    await connecting.__aenter__()
+    with pytest.raises(ValueError, match="no path and sock"):
+        await unix_connect()
+
+
+async def test_answers_to_messages_before_a_close_precede_its_answer():
+    async with pair() as websocket:
+        # Both leave together, and the handler that waits receives both.
+        await websocket.send("last")
+        await websocket.close()
+        assert await websocket.recv() == "last"

@@ -17,6 +17,8 @@ __all__ = [
     "InvalidMessage",
     "InvalidOrigin",
     "InvalidProxy",
+    "InvalidProxyMessage",
+    "InvalidProxyStatus",
     "InvalidState",
     "InvalidStatus",
     "InvalidURI",
@@ -24,6 +26,7 @@ __all__ = [
     "NegotiationError",
     "PayloadTooBig",
     "ProtocolError",
+    "ProxyError",
     "SecurityError",
     "WebSocketException",
 ]
@@ -100,6 +103,25 @@ class InvalidHandshake(WebSocketException):
 
 class SecurityError(InvalidHandshake):
     """A request or response breaks a rule of security."""
+
+
+class ProxyError(InvalidHandshake):
+    """A proxy has failed. Never raised: proxies are not supported."""
+
+
+class InvalidProxyMessage(ProxyError):
+    """A malformed response of a proxy. Never raised."""
+
+
+class InvalidProxyStatus(ProxyError):
+    """A proxy has rejected the connection. Never raised."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response)
+        self.response = response
+
+    def __str__(self) -> str:
+        return f"proxy rejected connection: HTTP {self.response.status_code:d}"
 
 
 class InvalidMessage(InvalidHandshake):

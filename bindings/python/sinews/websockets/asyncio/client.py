@@ -23,6 +23,9 @@ MAX_REDIRECTS = 10
 class ClientConnection(_base.ClientMixin, Connection):
     """A client's connection."""
 
+    #: The server's URI, the last one after redirects.
+    uri: _options.Uri
+
 
 def backoff() -> Generator[float, None, None]:
     """Yields the delays between attempts: 5 s at random, then longer ones up to a minute."""
@@ -160,7 +163,7 @@ class connect:  # noqa: N801
             headers.append(("Authorization", f"Basic {base64.b64encode(credentials).decode()}"))
         handshake, data, request = _base.start_client(target, headers, self._subprotocols, self._config)
         connection = self._factory(loop, self._config, self._logger)
-        connection.request = request
+        connection.request, connection.uri = request, target
         try:
             response: Response = await _base.open_client(loop, connection, target, data, self._kwargs)
             connection.response = response
@@ -187,11 +190,16 @@ class connect:  # noqa: N801
         return self._open().__await__()
 
     async def __aenter__(self) -> ClientConnection:
+        if hasattr(self, "connection"):
+            raise RuntimeError("connect() isn't reentrant")
         self.connection = await self._open()
         return self.connection
 
     async def __aexit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        await self.connection.__aexit__(exc_type, exc_value, traceback)
+        try:
+            await self.connection.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            del self.connection
 
     async def __aiter__(self) -> AsyncIterator[ClientConnection]:
         """Yields a connection, and another one when the loop's body has finished with it."""

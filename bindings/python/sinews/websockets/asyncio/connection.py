@@ -29,6 +29,8 @@ DataLike = Union[str, bytes, bytearray, memoryview]
 
 # Results of `_send`.
 _SLOW_DOWN, _CLOSING, _UNSUPPORTED, _MESSAGE_OPEN = 1, 2, 3, 4
+#: Behind the last piece of a fragmented message.
+_END = object()
 
 
 class SocketTransport:
@@ -54,7 +56,7 @@ class Connection(_base.BaseConnection):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, config: _native.Config, logger: logging.Logger) -> None:
         super().__init__(loop, config)
-        self.logger = logger
+        self._logger = logger
         self.latency = 0.0
         self._id: Optional[uuid.UUID] = None
         self._drain_waiters: list[asyncio.Future[None]] = []
@@ -68,6 +70,12 @@ class Connection(_base.BaseConnection):
         if self._id is None:
             self._id = uuid.uuid4()
         return self._id
+
+    @property
+    def logger(self) -> Any:
+        """The logger, which adds the connection to each record as ``websocket``."""
+        # Stored, it would be a cycle of references, and a closed connection would wait for the garbage collector.
+        return logging.LoggerAdapter(self._logger, {"websocket": self})
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -183,8 +191,8 @@ class Connection(_base.BaseConnection):
         else:
             raise TypeError(f"data must be str, bytes, iterable, or async iterable, not {type(message).__name__}")
         # One fragment waits, so that the last one is known.
-        waiting = await anext_or_none(pieces)
-        if waiting is None:
+        waiting = await _next(pieces)
+        if waiting is _END:
             return
         is_text = isinstance(waiting, str)
         while self._fragmenting is not None:
@@ -192,14 +200,14 @@ class Connection(_base.BaseConnection):
         self._fragmenting = self._loop.create_future()
         is_complete = False
         try:
-            while waiting is not None:
+            while waiting is not _END:
                 if not isinstance(waiting, (str, bytes, bytearray, memoryview)):
                     raise TypeError("data iterable must contain str or bytes")
                 if isinstance(waiting, str) != is_text:
                     raise TypeError("data iterable must contain uniform types")
-                piece, waiting = waiting, await anext_or_none(pieces)
-                status = self._send_fragment(piece, is_text if text is None else text, waiting is None)
-                is_complete = waiting is None
+                piece, waiting = waiting, await _next(pieces)
+                status = self._send_fragment(piece, is_text if text is None else text, waiting is _END)
+                is_complete = waiting is _END
                 if status == _SLOW_DOWN:
                     await self._drain()
                 elif status:
@@ -301,7 +309,7 @@ class Connection(_base.BaseConnection):
             self._closed.set_result(None)
 
     def _concurrency_error(self) -> ConcurrencyError:
-        return ConcurrencyError("cannot call recv while another coroutine is already running recv")
+        return ConcurrencyError("cannot call recv while another coroutine is already running recv or recv_streaming")
 
     def _closed_error(self) -> ConnectionClosed:
         """Creates the exception for a closed connection."""
@@ -329,11 +337,11 @@ async def _iterate(pieces: Iterable[Any]) -> AsyncIterator[Any]:
         yield piece
 
 
-async def anext_or_none(pieces: Any) -> Any:
+async def _next(pieces: Any) -> Any:
     try:
         return await pieces.__anext__()
     except StopAsyncIteration:
-        return None
+        return _END
 
 
 def _control_payload(data: DataLike) -> bytes:

@@ -74,6 +74,9 @@ class ServerConnection(Connection):
         negotiation = None
         response = await self._ask("process_request", server._process_request, self.request)
         if response is None:
+            if server._process_request is not None:
+                # It may have changed the request.
+                self.request._data = self.request.serialize()
             response, negotiation = self._accept(self.request)
         if server._server_header is not None:
             response.headers["Server"] = server._server_header
