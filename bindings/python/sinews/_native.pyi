@@ -1,18 +1,44 @@
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any, Optional
+from typing import Any, Optional, final
 
+from typing_extensions import Self, disjoint_base
+
+__all__ = [
+    "ANSWER",
+    "BINARY",
+    "CLOSE",
+    "ClientHandshake",
+    "Config",
+    "Connection",
+    "DRAIN",
+    "HandshakeError",
+    "NativeServer",
+    "Negotiation",
+    "OPEN",
+    "PONG",
+    "Poller",
+    "REQUEST",
+    "Receiver",
+    "TEXT",
+    "__version__",
+    "accept",
+    "parse_request",
+    "parse_response",
+]
 __version__: str
 
 _Headers = list[tuple[str, str]]
 _Close = tuple[int, str]
 
 class HandshakeError(Exception): ...
+@final
 class Negotiation: ...
 
+@final
 class Config:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         max_message: Optional[int],
         max_frame: Optional[int] = None,
@@ -27,23 +53,33 @@ class Config:
         low_queue: int = 0,
         pause_reads: bool = False,
         deflate: Optional[tuple[int, bool]] = None,
-    ) -> None: ...
+    ) -> Self: ...
 
+@final
 class ClientHandshake:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         host: str,
         path: str,
         headers: _Headers,
         subprotocols: list[str],
         key: list[int],
         config: Config,
-    ) -> None: ...
+    ) -> Self: ...
     def request(self) -> bytes: ...
     def finish(self, data: bytes) -> tuple[int, Optional[str], Negotiation]: ...
 
+@final
 class Receiver:
     def __await__(self) -> Generator[Any, None, None]: ...
+    def get_loop(self) -> Any: ...
+    def add_done_callback(self, callback: Any, *, context: Any = None) -> None: ...
+    def remove_done_callback(self, callback: Any) -> int: ...
+    def cancel(self, msg: Any = None) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def done(self) -> bool: ...
+    def result(self) -> None: ...
+    def exception(self) -> None: ...
 
 TEXT: int
 BINARY: int
@@ -54,11 +90,13 @@ ANSWER: int
 CLOSE: int
 PONG: int
 
+@final
 class Poller:
-    def __init__(self, event_loop: Any) -> None: ...
+    def __new__(cls, event_loop: Any) -> Self: ...
     def add_reader(self, fd: int, connection: Connection) -> None: ...
     def remove_reader(self, fd: int) -> None: ...
 
+@disjoint_base
 class Connection(asyncio.Protocol):
     is_open: bool
     buffered: int
@@ -98,6 +136,37 @@ class Connection(asyncio.Protocol):
     def _ping(self, payload: Optional[bytes] = None) -> bool: ...
     def _pong(self, payload: Optional[bytes] = None) -> bool: ...
     def _close(self, code: int = 1000, reason: str = "") -> bool: ...
+
+@final
+class NativeServer:
+    address: Optional[tuple[str, int]]
+    timeout: Optional[float]
+    has_ended: bool
+    def __new__(
+        cls,
+        address: Optional[str],
+        *,
+        file: Optional[str],
+        json: Optional[str],
+        websockets: list[str],
+        requests: list[str],
+        subprotocols: list[str],
+        origins: list[str],
+        config: Config,
+    ) -> Self: ...
+    def fileno(self) -> int: ...
+    def turn(self) -> list[tuple[int, int, Any]]: ...
+    def send(self, id: int, data: Any) -> int: ...
+    def close(self, id: int, code: int, reason: str) -> bool: ...
+    def subscribe(self, id: int, topic: str) -> bool: ...
+    def unsubscribe(self, id: int, topic: str) -> bool: ...
+    def buffered(self, id: int) -> int: ...
+    def publish(self, topic: str, data: Any) -> bool: ...
+    def publish_json(self, topic: str, data: str) -> bool: ...
+    def history(self, topic: str, last: int, after: Optional[tuple[int, int]]) -> Optional[int]: ...
+    def presence(self, topic: str, after: Optional[str]) -> str: ...
+    def respond(self, id: int, status: int, headers: _Headers, body: Any) -> bool: ...
+    def stop(self) -> None: ...
 
 def parse_request(data: bytes) -> Optional[tuple[int, str, str, bool, _Headers]]: ...
 def parse_response(data: bytes) -> Optional[tuple[int, int, _Headers]]: ...

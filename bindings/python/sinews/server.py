@@ -220,6 +220,7 @@ class Server:
             host = "127.0.0.1" if host is None else host
             self._address = f"[{host}]:{port or 0}" if ":" in host else f"{host}:{port or 0}"
         self._histories: dict[int, asyncio.Future[list[dict[str, Any]]]] = {}
+        self._native: Any = None
         self._sockets: dict[int, WebSocket] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: Events of the last turn that are not dispatched yet.
@@ -230,8 +231,11 @@ class Server:
     async def start(self) -> Server:
         """Binds the address, and serves in the running loop.
 
-        Raises ``OSError`` if the address is in use, and ``ValueError`` for an invalid route, origin or setting.
+        Raises ``OSError`` if the address is in use, ``ValueError`` for an invalid route, origin or setting, and
+        ``RuntimeError`` for a second call.
         """
+        if self._native is not None:
+            raise RuntimeError("the server was started before")
         self._native = _native.NativeServer(self._address, **self._settings)
         self._bound: Optional[tuple[str, int]] = self._native.address
         self._loop = asyncio.get_running_loop()
@@ -357,7 +361,7 @@ class Server:
         if kind & 0xFF == _ANSWER:
             self._complete(number, kind >> 8, payload.decode())
             return
-        socket = self._sockets.get(number)
+        socket: Any = self._sockets.get(number)
         try:
             if kind == _TEXT or kind == _BINARY:
                 if self._on_message is not None:

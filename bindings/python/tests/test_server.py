@@ -187,6 +187,9 @@ async def test_invalid_options_are_named():
     async with Server() as server:
         with pytest.raises(OSError):
             await Server(port=server.address[1]).start()
+        # A second start would close the descriptor that the loop watches.
+        with pytest.raises(RuntimeError, match="started"):
+            await server.start()
     with pytest.raises(TypeError):
         Server(unknown=1)
 
