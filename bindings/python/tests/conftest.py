@@ -14,7 +14,7 @@ try:
 except ImportError:
     uvloop = None
 
-#: Seconds for one test.
+#: Seconds for one test without a ``timeout`` of its own.
 TIMEOUT = 10
 
 
@@ -32,7 +32,7 @@ def pytest_pyfunc_call(pyfuncitem):
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
 
     async def main():
-        await asyncio.wait_for(functools.partial(pyfuncitem.obj, **arguments)(), TIMEOUT)
+        await asyncio.wait_for(functools.partial(pyfuncitem.obj, **arguments)(), getattr(pyfuncitem.obj, "timeout", TIMEOUT))
 
     factory = uvloop.new_event_loop if pyfuncitem.callspec.params["loop_name"] == "uvloop" else asyncio.new_event_loop
     loop = factory()
