@@ -1,14 +1,15 @@
 // Runs the test suite of the npm package ws against this package.
 //
-//   node suite.mjs <checkout of github.com/websockets/ws with mocha installed> [filter]
+//   node suite.mjs <checkout of github.com/websockets/ws> [filter]
 //
 // Tests for classes inside ws (Receiver, Sender, PerMessageDeflate, ...) do not apply. The suite's own helper for raw frames,
 // lib/sender, stays that of ws.
 
-import { createRequire } from 'node:module';
 import Module from 'node:module';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+
+import Mocha from 'mocha';
 
 import { KNOWN } from './suite-known.mjs';
 
@@ -32,9 +33,6 @@ Module._resolveFilename = function (request, parent, ...rest) {
 };
 
 process.chdir(checkout);
-const require = createRequire(path.join(checkout, 'test', 'websocket.test.js'));
-const loaded = require('mocha');
-const Mocha = loaded.default ?? loaded;
 const mocha = new Mocha({ timeout: 5000, grep: filter, reporter: class {} });
 for (const file of FILES) mocha.addFile(path.join(checkout, 'test', file));
 

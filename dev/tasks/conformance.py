@@ -3,14 +3,14 @@ HTTP/2 and HTTP/3, too, and against the library."""
 
 import argparse
 import re
-import sys
 
+import autobahn
 import common
 import servers
 import tools
+from autobahn import LOGS, against
 from servers import Server, serve
 
-LOGS = "autobahn"
 # Ways to reach `sinews serve`: the option of the server, whether it has TLS, and the proxy of the tests. The suite speaks HTTP/1.1
 # with a proxy, which passes the bytes on. It does not verify certificates.
 TRANSPORTS = {
@@ -30,48 +30,31 @@ PROGRAMS = {
 TARGETS = ["http", *TRANSPORTS, "tokio", "axum", "compio"]
 # Maximum messages in each case of sections 12 and 13 over TLS, HTTP/2 and HTTP/3: the first cover all of their code.
 FEW_COUNT = 5
-# Seconds of all cases against one subject; each section has a limit in the script. With the suite's own 1,000 messages.
-LIMIT, LIMIT_FULL = common.COMMAND_LIMIT, 12 * 60 * 60
 
 
-def suite(options, log, *arguments, count_max=None):
-    """Calls the suite's script. Returns its output, and the counts in the last line."""
-    command = [sys.executable, "-B", common.ROOT / "dev/autobahn/run.py", "--cases", options.cases, "--jobs", options.jobs]
-    if not options.full:
-        command += ["--count", min(options.count, count_max or options.count)]
-    try:
-        output = common.run(command + list(arguments), log, LIMIT_FULL if options.full else LIMIT)
-    except common.Fault as fault:
-        output = fault.output
-        if not re.search(r"[1-9]\d* failed", output):
-            raise
-    counts = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", output, re.MULTILINE)
-    return output, list(map(int, counts[-1])) if counts else [0, 1, 0]
-
-
-def against(options, name, kind, subject, **limits):
-    output, counts = suite(options, f"{LOGS}/{name}", "--out", common.TARGET / "xtask" / LOGS / f"{name}-reports", kind, subject, **limits)
-    common.add(counts)
-    print(output, end="", flush=True)
+def settings(options, count_max=None):
+    """The suite's settings by the options of the task."""
+    count = None if options.full else min(options.count, count_max or options.count)
+    return {"cases": options.cases, "jobs": options.jobs, "count": count}
 
 
 def on_backend(options, program, backend, transport):
     print(f"sinews serve, {transport}, backend {backend}", flush=True)
     option, is_encrypted, proxy = TRANSPORTS[transport]
     name, certificate = f"{backend}-{transport}", None
-    limits = {} if transport == "serve" else {"count_max": FEW_COUNT}
+    chosen = settings(options, None if transport == "serve" else FEW_COUNT)
     if is_encrypted:
         certificate = servers.make_certificate(common.TARGET / "xtask" / LOGS / name)
     arguments = ["--deflate", options.deflate, "--backend", backend, *option]
     with serve(program, f"{LOGS}/{name}/server", *arguments, certificate=certificate) as server:
         if proxy is None:
             scheme = "wss" if is_encrypted else "ws"
-            against(options, name, "--url", f"{scheme}://{server.address}/echo", **limits)
+            against(name, "--url", f"{scheme}://{server.address}/echo", **chosen)
         else:
             files = [certificate / "certificate.pem"] if certificate else []
             command = [servers.build(proxy) / proxy, server.address, *files]
             with Server(command, f"{LOGS}/{name}/proxy") as between:
-                against(options, name, "--url", f"ws://{between.address}/echo", **limits)
+                against(name, "--url", f"ws://{between.address}/echo", **chosen)
         print_usage(server.program.pid)
 
 
@@ -92,10 +75,10 @@ def on_library(options, name):
     print(f"library on {runtime}, {role}", flush=True)
     program = programs(options) / name
     if role == "client":
-        against(options, name, "--program", program)
+        against(name, "--program", program, **settings(options))
         return
     with Server([program, "127.0.0.1:0"], f"{LOGS}/{name}/server") as server:
-        against(options, name, "--url", f"ws://{server.address}")
+        against(name, "--url", f"ws://{server.address}", **settings(options))
         print_usage(server.program.pid)
 
 
@@ -154,13 +137,13 @@ def run(options, targets):
             tools.attempt("HTTP cases", http_cases, program, backend)
         if targets == ["http"]:
             return
-    output, counts = suite(options, f"{LOGS}/list")
+    output, counts = autobahn.suite(f"{LOGS}/list", **settings(options))
     if not counts[0]:
         common.add(counts)
         print(output, end="")
         return
     if options.url:
-        against(options, "url", "--url", options.url)
+        against("url", "--url", options.url, **settings(options))
         return
     for backend in backends:
         for transport in (name for name in TRANSPORTS if name in targets):
