@@ -21,7 +21,7 @@ mod socket;
 mod steps;
 
 /// The native module of `sinews`.
-#[pymodule(gil_used = false)]
+#[pymodule]
 mod _native {
     #[pymodule_export]
     use crate::config::Config;

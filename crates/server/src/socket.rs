@@ -350,7 +350,6 @@ impl WebSocketConn {
         self.session.after_tx(resources, services.now);
     }
 
-    /// Calls the handler's `close`, once, after its subscriptions have ended.
     /// Reports the connection's end to the handler, or first the peer's Close that the handler has to answer.
     #[inline]
     pub(crate) fn report_end(&mut self, conn: ConnId, shared: &mut WorkerShared) {
@@ -373,6 +372,7 @@ impl WebSocketConn {
         }
     }
 
+    /// Calls the handler's `close`, once, after its subscriptions have ended.
     pub(crate) fn close(&mut self, closed: &Closed, conn: ConnId, shared: &mut WorkerShared) {
         shared.services.topics.unsubscribe_all(conn);
         let counters = &shared.services.counters;
