@@ -365,6 +365,18 @@ fn answers_to_messages_before_a_close_precede_its_answer() {
 }
 
 #[test]
+fn answer_that_waits_for_a_turn_precedes_that_to_a_violation_in_the_next_chunk() {
+    let mut server = server(Config::default());
+    let (mut peer, id) = Peer::connect(&mut server);
+    peer.send(&["last"]);
+    assert_eq!(server.next_events(), [(ServerEvent::Text as u32, id, b"last".to_vec())]);
+    assert_eq!(server.send(id, Kind::Text, b"answer"), SendResult::Queued);
+    // A reserved opcode. It has arrived before the turn that sends the answer.
+    peer.stream.write_all(&[0x83, 0x80, 0, 0, 0, 0]).unwrap();
+    assert_eq!(server.during(|| peer.receive(1)), ["answer"]);
+}
+
+#[test]
 fn drain_follows_each_send_that_was_told_to_wait() {
     let config = Config::default().with_high_water(1_000).with_max_outbound(5_000);
     let mut server = server(config);
