@@ -15,7 +15,8 @@ const { platform, arch } = process;
 const { glibc, rest } = glibcVersion(process.argv.slice(2));
 const target = { x64: 'x86_64', arm64: 'aarch64' }[arch] + `-unknown-linux-gnu.${glibc}`;
 const build = glibc ? ['zigbuild', '--target', target] : ['build'];
-const options = [...build, '--release', '--message-format', 'json-render-diagnostics', ...rest];
+const profile = rest.includes('--profile') ? [] : ['--release'];
+const options = [...build, ...profile, '--message-format', 'json-render-diagnostics', ...rest];
 const output = execFileSync('cargo', options, { cwd: here, stdio: ['ignore', 'pipe', 'inherit'], maxBuffer: 1 << 28 });
 const library = output
   .toString()

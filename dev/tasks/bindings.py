@@ -17,6 +17,8 @@ BINDINGS = common.ROOT / "bindings"
 # A workspace of its own has its own folder: other profiles and features would compile all again.
 FOLDER = common.TARGET / "bindings"
 ENVIRONMENT = {"CARGO_TARGET_DIR": str(FOLDER)}
+# Compiles sooner than the profile of published packages.
+PROFILE = "checks"
 # Seconds of a compilation with all optimizations, on a busy machine.
 LIMIT = 30 * 60
 # The oldest glibc of the packages' binaries, that of manylinux2014, and the linker for it.
@@ -52,7 +54,8 @@ def node():
     program, folder = tools.need_node(), BINDINGS / "node"
     tools.npm_install(folder, tools.CACHE / "bindings/node", folder / "package-lock.json")
     zig = linker()
-    run([program, "build.mjs", *(["--glibc", GLIBC] if zig else [])], "node-build", cwd=folder, env=zig)
+    portable = ["--glibc", GLIBC] if zig else []
+    run([program, "build.mjs", *portable, "--profile", PROFILE], "node-build", cwd=folder, env=zig)
     if zig:
         binary, = folder.glob("sinews.linux-*-gnu.node")
         newest = max(map(int, re.findall(rb"GLIBC_2\.(\d+)", binary.read_bytes())))
@@ -139,7 +142,7 @@ def python():
     tools.once(builder, BINDINGS / "python/pyproject.toml", [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade",
                "--target", builder / "packages", "maturin>=1.9,<2"])
     shutil.rmtree(folder, ignore_errors=True)
-    maturin, zig = [builder / "packages/bin/maturin", "build", "--release", "--locked", "--out", folder / "wheels"], linker()
+    maturin, zig = [builder / "packages/bin/maturin", "build", "--profile", PROFILE, "--locked", "--out", folder / "wheels"], linker()
     portable = ["--zig", "--compatibility", "manylinux2014"] if zig else []
     run([*maturin, *portable], "python-build", cwd=BINDINGS / "python", env=zig)
     wheel, = (folder / "wheels").glob("*.whl")
