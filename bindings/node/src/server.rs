@@ -47,7 +47,7 @@ pub struct ServerOptions {
     pub idle_timeout: u32,
     /// Seconds between pings; 0: none.
     pub ping_interval: u32,
-    /// Whether a thread waits for the descriptor, because the loop of JavaScript cannot.
+    /// Whether a thread waits for the descriptor, because JavaScript's loop cannot.
     pub has_thread: bool,
 }
 

@@ -1,5 +1,5 @@
-//! A thread that waits for a descriptor, where the loop of JavaScript cannot: in Bun, which has no `uv_poll_init`. Each
-//! wait costs two switches of threads.
+//! A thread that waits for a descriptor, where JavaScript's loop cannot: in Bun, which has no `uv_poll_init`. Each
+//! wait costs two thread switches.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -45,7 +45,7 @@ impl ThreadWatcher {
     /// Starts the thread. The descriptor must stay open until this value is dropped.
     ///
     /// # Errors
-    /// The system has no descriptor or no thread left.
+    /// The system has no descriptor or thread left.
     pub(crate) fn new(fd: RawFd, function: &Function<'_, (), ()>) -> Result<Self> {
         let tick = function
             .build_threadsafe_function::<()>()
@@ -87,7 +87,7 @@ impl ThreadWatcher {
 
     fn order(&self, order: Order) {
         *lock(&self.orders) = order;
-        // The descriptor of the waker takes any number of wakes.
+        // The waker's descriptor takes any number of wakes.
         let _ = self.waker.wake();
     }
 }
@@ -115,7 +115,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Waits as ordered, until the order to end.
 fn run(mut poll: Poll, fd: RawFd, orders: &Mutex<Order>, mut call: impl FnMut()) -> io::Result<()> {
     let mut events = Events::with_capacity(4);
-    // The time of the current wait.
+    // The current wait, and its end.
     let mut wait: Option<Option<Instant>> = None;
     loop {
         let timeout = wait.flatten().map(|at| at.saturating_duration_since(Instant::now()));

@@ -1,4 +1,4 @@
-//! Waiting for the server's descriptor: in the loop of JavaScript, or on a thread where that loop cannot.
+//! Waiting for the server's descriptor: in JavaScript's loop, or on a thread where that loop cannot.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
