@@ -31,6 +31,8 @@ const LAYERS: &[Layer] = &[
         "the engine moves bytes and does not know the protocol"),
     layer("crates/stream/src/", "std::net tokio mio sinews_brokers", "kafka redis nats",
         "the streams have no network client: clients of brokers are in crates/brokers, behind the trait Broker"),
+    layer("crates/store/src/", "std::net std::thread Instant::now SystemTime tokio mio", "redis nats",
+        "the contract has no network client, no thread and no clock: stores are in crates/brokers"),
     layer("crates/stream/src/partition", "std::fs std::time::Instant std::time::SystemTime std::thread", "",
         "a partition has no socket and no thread, and is given its disk and its clock, so that tests can fail both"),
     layer("crates/hub/src/", "clap toml signal_hook sd_notify tracing_subscriber", "",

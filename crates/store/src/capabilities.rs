@@ -1,0 +1,74 @@
+//! What a store promises.
+
+use std::time::Duration;
+
+/// What a store promises, as data: the start fails if a configuration needs what is missing, and the list of nodes, the
+/// readiness check and the book show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "data, which stores build")]
+pub struct Capabilities {
+    /// Name of the engine, such as `redis`.
+    pub engine: &'static str,
+    /// Has logs.
+    pub logs: bool,
+    /// Has keys.
+    pub keys: bool,
+    /// How it detects that acknowledged writes were lost.
+    pub failover_detection: FailoverDetection,
+    /// When it loses acknowledged writes.
+    pub acked_loss: AckedLoss,
+    /// Supports `wait_for_replica`.
+    pub waits_for_replica: bool,
+    /// Quality of conditions.
+    pub conditions: ConditionSupport,
+    /// Several writes to keys of one topic happen together or not at all.
+    pub atomic_keys: bool,
+    /// Limits of keys and of retained bytes are exact.
+    pub exact_limits: bool,
+    /// Retention has a limit of bytes for a topic.
+    pub byte_limit: bool,
+    /// A key expires at most this much later than its time to live says, for writers and readers.
+    pub ttl_resolution: Duration,
+    /// Time for which repetitions of a write are recognized.
+    pub once_window: Duration,
+    /// [`TopicStore::follow_pattern`](crate::TopicStore::follow_pattern).
+    pub patterns: bool,
+    /// Maximum size of a payload or value in bytes.
+    pub max_value: u64,
+    /// [`TopicStore::take`](crate::TopicStore::take).
+    pub budgets: bool,
+}
+
+/// How a store detects the loss of acknowledged writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "as `Capabilities`")]
+pub enum FailoverDetection {
+    /// Always, and exactly for the topics and clients concerned.
+    Exact,
+    /// A sequence that is reused by the same topic is not noticed.
+    Partial,
+    /// A change of the server gives every topic another epoch.
+    None,
+}
+
+/// When a store loses acknowledged writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "as `Capabilities`")]
+pub enum AckedLoss {
+    /// Never, while its disks are intact.
+    Never,
+    /// When a majority loses power at the same time.
+    PowerLoss,
+    /// At a failover, or when its only server dies.
+    Failover,
+}
+
+/// Quality of conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "as `Capabilities`")]
+pub enum ConditionSupport {
+    /// A conditional write fails only if its condition does not hold.
+    Exact,
+    /// Simultaneous writes of one key can fail without need, as busy.
+    SpuriousConflicts,
+}

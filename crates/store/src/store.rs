@@ -1,0 +1,94 @@
+//! The trait of a topic store, and of its notifications.
+
+use std::sync::Arc;
+
+use crate::capabilities::Capabilities;
+use crate::error::StoreHealth;
+use crate::keys::{KeyChanges, KeyPage, KeyUpdate, KeyWrites, KeysWritten, ReadKeys};
+use crate::log::{Append, Appended, LogEntry, LogPage, ReadLog};
+use crate::pending::Pending;
+use crate::position::{Position, TopicPart};
+use crate::windows::{First, Once, Take};
+
+/// A topic store. It has its own threads, reconnects indefinitely, and never blocks its caller.
+///
+/// One node's operations on one topic are executed in their order. Operations that were not sent fail as
+/// [`Away`](crate::StoreError::Away); operations without an answer within three seconds fail as
+/// [`Unknown`](crate::StoreError::Unknown), and are never retried, except reads.
+pub trait TopicStore: Send + Sync {
+    /// What it promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether it answers.
+    fn health(&self) -> StoreHealth;
+
+    /// Begins to notify `sink`. Called once, before any other operation.
+    fn start(&self, sink: Arc<dyn StoreSink>);
+
+    /// Follows a part of a topic: [`StoreSink::following`] confirms it, and from then on the sink is notified of
+    /// messages or changes. A second call changes nothing.
+    fn follow(&self, part: &TopicPart);
+
+    /// Ends [`follow`](Self::follow). Notifications that are on their way still come.
+    fn unfollow(&self, part: &TopicPart);
+
+    /// Follows the logs of all topics that match a pattern, as far as the store
+    /// [supports](Capabilities::patterns) it. A topic that is followed twice may be notified twice.
+    fn follow_pattern(&self, pattern: &str);
+
+    /// Ends [`follow_pattern`](Self::follow_pattern).
+    fn unfollow_pattern(&self, pattern: &str);
+
+    /// Appends a message.
+    fn append(&self, append: Append) -> Pending<Appended>;
+
+    /// Reads messages. Changes nothing at the store.
+    fn read_log(&self, read: ReadLog) -> Pending<LogPage>;
+
+    /// The last positions of topics; `None` for a topic that does not exist.
+    fn tops(&self, parts: Vec<TopicPart>) -> Pending<Vec<Option<Position>>>;
+
+    /// Removes all messages, or all keys, of a topic, which begins a new epoch. Followers are not notified: their audit
+    /// finds it, or the next message.
+    fn clear(&self, part: &TopicPart) -> Pending<()>;
+
+    /// Writes keys.
+    fn write_keys(&self, writes: KeyWrites) -> Pending<KeysWritten>;
+
+    /// Reads keys, a page at a time.
+    fn read_keys(&self, read: ReadKeys) -> Pending<KeyPage>;
+
+    /// Changes of a topic's keys behind a position.
+    fn key_changes(&self, topic: &str, after: Position) -> Pending<KeyChanges>;
+
+    /// Stores a value once.
+    fn once(&self, once: Once) -> Pending<First>;
+
+    /// Takes permits; the answer may be fewer than wanted, and 0.
+    fn take(&self, take: Take) -> Pending<u32>;
+
+    /// Ends all connections. Operations that wait fail.
+    fn close(&self);
+}
+
+/// Is notified by a [`TopicStore`]. Calls come from the store's thread, one at a time, and must not block.
+pub trait StoreSink: Send + Sync {
+    /// A message was appended to a log in this epoch, by any node. Notifications of one topic usually come in order,
+    /// may be missing, and may come twice.
+    fn appended(&self, topic: &str, epoch: u64, entry: LogEntry);
+
+    /// Keys have changed, by any node or by expiry.
+    fn keys_changed(&self, topic: &str, update: KeyUpdate);
+
+    /// From now on the store notifies of this part. Called again after each reconnect, since notifications may be
+    /// missing: the receiver reads the [tops](TopicStore::tops).
+    fn following(&self, part: &TopicPart);
+
+    /// The store rejects a [`follow`](TopicStore::follow), for example by its rights; the text has the reason. It tries
+    /// again after a reconnect.
+    fn not_following(&self, part: &TopicPart, reason: &str);
+
+    /// [`TopicStore::health`] has changed. It is [`Up`](StoreHealth::Up) after a reconnect when all parts are
+    /// followed again.
+    fn health_changed(&self, health: StoreHealth);
+}
