@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// What a store promises, as data: the start fails if a configuration needs what is missing, and the list of nodes, the
+/// What a store promises, as data: the start fails if a configuration needs what is missing, and the node list, the
 /// readiness check and the book show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "data, which stores build")]
 pub struct Capabilities {
-    /// Name of the engine, such as `redis`.
+    /// Engine name, such as `redis`.
     pub engine: &'static str,
     /// Has logs.
     pub logs: bool,
@@ -19,27 +19,27 @@ pub struct Capabilities {
     pub acked_loss: AckedLoss,
     /// Supports `wait_for_replica`.
     pub waits_for_replica: bool,
-    /// Quality of conditions.
+    /// How exact conditions are.
     pub conditions: ConditionSupport,
-    /// Several writes to keys of one topic happen together or not at all.
+    /// Several writes to keys in one topic happen together or not at all.
     pub atomic_keys: bool,
-    /// Limits of keys and of retained bytes are exact.
+    /// Limits for keys and retained bytes are exact.
     pub exact_limits: bool,
-    /// Retention has a limit of bytes for a topic.
+    /// Retention has a byte limit for a topic.
     pub byte_limit: bool,
     /// A key expires at most this much later than its time to live says, for writers and readers.
     pub ttl_resolution: Duration,
-    /// Time for which repetitions of a write are recognized.
+    /// Time for which repeated writes are recognized.
     pub once_window: Duration,
     /// [`TopicStore::follow_pattern`](crate::TopicStore::follow_pattern).
     pub patterns: bool,
-    /// Maximum size of a payload or value in bytes.
+    /// Maximum payload or value size in bytes.
     pub max_value: u64,
     /// [`TopicStore::take`](crate::TopicStore::take).
     pub budgets: bool,
 }
 
-/// How a store detects the loss of acknowledged writes.
+/// How a store detects lost acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "as `Capabilities`")]
 pub enum FailoverDetection {
@@ -47,7 +47,7 @@ pub enum FailoverDetection {
     Exact,
     /// A sequence that is reused by the same topic is not noticed.
     Partial,
-    /// A change of the server gives every topic another epoch.
+    /// Another server gives every topic another epoch.
     None,
 }
 
@@ -63,12 +63,12 @@ pub enum AckedLoss {
     Failover,
 }
 
-/// Quality of conditions.
+/// How exact conditions are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "as `Capabilities`")]
 pub enum ConditionSupport {
     /// A conditional write fails only if its condition does not hold.
     Exact,
-    /// Simultaneous writes of one key can fail without need, as busy.
+    /// Simultaneous writes to one key can fail without need, as busy.
     SpuriousConflicts,
 }

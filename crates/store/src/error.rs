@@ -1,4 +1,4 @@
-//! Errors, and the health of a store.
+//! Errors, and store health.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum StoreError {
     Unknown(Arc<str>),
     /// The store rejects the operation, which has no effect; the text has the reason, and no secret.
     Rejected(Arc<str>),
-    /// [`Append::if_top`](crate::Append::if_top): the topic has another position.
+    /// [`LogAppend::if_top`](crate::LogAppend::if_top): the topic has another position.
     OtherTop,
     /// The payload or value exceeds [`Capabilities::max_value`](crate::Capabilities::max_value).
     TooLarge {

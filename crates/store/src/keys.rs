@@ -1,4 +1,4 @@
-//! Keys of a topic.
+//! A topic's keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use bytes::Bytes;
 
 use crate::position::Position;
 
-/// Changes to keys of one topic, applied in order. They are atomic if the store says so
+/// Changes to keys in one topic, applied in order. They are atomic if the store says so
 /// ([`Capabilities::atomic_keys`](crate::Capabilities::atomic_keys)).
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a request, whose fields the store needs all")]
-pub struct KeyWrites {
+pub struct KeyCommands {
     /// Topic name.
     pub topic: Box<str>,
     /// At least one.
-    pub writes: Vec<KeyWrite>,
-    /// Limits of the topic.
+    pub writes: Vec<KeyCommand>,
+    /// The topic's limits.
     pub limits: KeyLimits,
     /// Whether to wait for a replica, if the store has asynchronous ones.
     pub wait_for_replica: bool,
@@ -24,8 +24,8 @@ pub struct KeyWrites {
 
 /// Change to one key.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "as `KeyWrites`")]
-pub struct KeyWrite {
+#[expect(clippy::exhaustive_structs, reason = "as `KeyCommands`")]
+pub struct KeyCommand {
     /// Key.
     pub key: Arc<str>,
     /// `None` removes the key.
@@ -39,31 +39,31 @@ pub struct KeyWrite {
     pub once: Option<Box<str>>,
 }
 
-/// Condition of a write.
+/// Write condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "as `KeyWrites`")]
+#[expect(clippy::exhaustive_enums, reason = "as `KeyCommands`")]
 pub enum KeyCondition {
     /// The key has no value. An expired value is none.
     IfNew,
     /// The key has a value.
     IfExists,
-    /// The key has a value of this version.
+    /// The key has a value with this version.
     Version(u64),
     /// The same, in this epoch.
     At(Position),
 }
 
-/// Limits of a topic's keys, which a set must not exceed.
+/// Limits for a topic's keys, which a set must not exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "as `KeyWrites`")]
+#[expect(clippy::exhaustive_structs, reason = "as `KeyCommands`")]
 pub struct KeyLimits {
     /// Maximum keys.
     pub keys: u64,
-    /// Maximum bytes of keys and values.
+    /// Maximum bytes for keys and values.
     pub bytes: u64,
 }
 
-/// Result of [`KeyWrites`].
+/// Result for [`KeyCommands`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a result, which stores build")]
 pub struct KeysWritten {
@@ -77,7 +77,7 @@ pub struct KeysWritten {
     pub replicated: bool,
 }
 
-/// Outcome of a [`KeyWrite`].
+/// Outcome for a [`KeyCommand`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "as `KeysWritten`")]
 pub enum KeyOutcome {
@@ -85,7 +85,7 @@ pub enum KeyOutcome {
     Changed(u64),
     /// A key without a value was removed.
     Unchanged,
-    /// An earlier write had the same [`KeyWrite::once`], and this outcome: `Some(version)` if it changed the key.
+    /// An earlier write had the same [`KeyCommand::once`], and this outcome: `Some(version)` if it changed the key.
     Repeated(Option<u64>),
     /// [`KeyCondition::IfNew`]: the key has a value, of this version.
     Exists(u64),
@@ -99,13 +99,13 @@ pub enum KeyOutcome {
     TopicFull,
 }
 
-/// Request for all keys of a topic.
+/// Request for all keys in a topic.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "as `KeyWrites`")]
+#[expect(clippy::exhaustive_structs, reason = "as `KeyCommands`")]
 pub struct ReadKeys {
     /// Topic name.
     pub topic: Box<str>,
-    /// [`KeyPage::cursor`] of the page before; `None` for the first page.
+    /// [`StoredKeys::cursor`] from the page before; `None` for the first page.
     pub cursor: Option<Bytes>,
     /// About this many keys.
     pub limit: u32,
@@ -117,11 +117,11 @@ pub struct ReadKeys {
 /// the changes since the first page's position when it has all pages: per key, the highest version is the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a result, which stores build")]
-pub struct KeyPage {
+pub struct StoredKeys {
     /// The topic's last change before this page was read; `None`: the topic does not exist.
     pub position: Option<Position>,
     /// Keys with a value, in any order.
-    pub keys: Vec<KeyChange>,
+    pub keys: Vec<StoredKey>,
     /// For the next page; `None`: this is the last one.
     pub cursor: Option<Bytes>,
 }
@@ -129,7 +129,7 @@ pub struct KeyPage {
 /// A key's last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as `KeysWritten`")]
-pub struct KeyChange {
+pub struct StoredKey {
     /// Key.
     pub key: Arc<str>,
     /// The change's sequence.
@@ -140,7 +140,7 @@ pub struct KeyChange {
     pub ttl: Option<Duration>,
 }
 
-/// Changes of a topic's keys, as the store announces them.
+/// Changes to a topic's keys, as the store announces them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "as `KeysWritten`")]
 pub struct KeyUpdate {
@@ -149,16 +149,16 @@ pub struct KeyUpdate {
     /// Sequence before them.
     pub prev: u64,
     /// In the order of their versions, each key once.
-    pub changes: Vec<KeyChange>,
+    pub changes: Vec<StoredKey>,
 }
 
 /// Answer to [`TopicStore::key_changes`](crate::TopicStore::key_changes).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "as `KeysWritten`")]
 pub enum KeyChanges {
-    /// All changes behind the requested sequence, of each key the last one. Removals are included.
+    /// The last change to each key behind the requested sequence. Removals are included.
     Since(KeyUpdate),
-    /// The store does not know all of them: the position is of another epoch, or of a lost write, or removals since are
+    /// The store does not know all of them: the position is in another epoch, or belongs to a lost write, or removals since are
     /// forgotten. [`TopicStore::read_keys`](crate::TopicStore::read_keys) has all keys.
     Unknown,
 }

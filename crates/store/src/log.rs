@@ -1,4 +1,4 @@
-//! Messages of a topic.
+//! A topic's messages.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::position::Position;
 /// Message to append.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a request, whose fields the store needs all")]
-pub struct Append {
+pub struct LogAppend {
     /// Topic name.
     pub topic: Box<str>,
     /// Opaque to the store.
@@ -34,21 +34,21 @@ pub struct Retention {
     /// Payload bytes. The last message is retained regardless of its size. A store may count approximately
     /// ([`Capabilities::exact_limits`](crate::Capabilities::exact_limits)).
     pub bytes: u64,
-    /// Maximum age of a message.
+    /// Maximum message age.
     pub age: Option<Duration>,
     /// A topic without publications for this time loses its messages and its epoch. At least [`age`](Self::age).
     pub unused: Duration,
 }
 
-/// Result of an [`Append`].
+/// Result for an [`LogAppend`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a result, which stores build")]
-pub struct Appended {
-    /// Position of the message.
+pub struct LogAppended {
+    /// The message's position.
     pub position: Position,
-    /// Sequence of the message before it, 0 for the first. Of a repetition: that of the first append.
+    /// The sequence before it, 0 for the first message. For a repetition: as for the first append.
     pub prev: u64,
-    /// An earlier message had the same [`Append::once`].
+    /// An earlier message had the same [`LogAppend::once`].
     pub repeated: bool,
     /// A replica has it, too. `false` if that was not requested.
     pub replicated: bool,
@@ -60,9 +60,9 @@ pub struct Appended {
 pub struct LogEntry {
     /// Grows.
     pub sequence: u64,
-    /// Sequence of the message before it in the topic, retained or not; 0 for the first.
+    /// The sequence before it in the topic, retained or not; 0 for the first message.
     pub prev: u64,
-    /// Time of the append by the store's clock, in milliseconds since 1970.
+    /// Append time by the store's clock, in milliseconds since 1970.
     pub time: u64,
     /// As appended.
     pub payload: Bytes,
@@ -70,7 +70,7 @@ pub struct LogEntry {
 
 /// Request for messages.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "as `Append`")]
+#[expect(clippy::exhaustive_structs, reason = "as `LogAppend`")]
 pub struct ReadLog {
     /// Topic name.
     pub topic: Box<str>,
@@ -78,21 +78,21 @@ pub struct ReadLog {
     pub start: LogStart,
     /// Maximum messages.
     pub max_messages: u32,
-    /// Bytes of payloads after which no further message is read; at least one message is.
+    /// Payload bytes after which no further message is read; at least one message is.
     pub max_bytes: u64,
 }
 
-/// First message of a [`ReadLog`].
+/// First message for a [`ReadLog`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_enums, reason = "as `Append`")]
+#[expect(clippy::exhaustive_enums, reason = "as `LogAppend`")]
 pub enum LogStart {
     /// The last messages, this many.
     Last(u32),
-    /// Messages behind this sequence, of whatever epoch the topic has.
+    /// Messages behind this sequence, in whatever epoch the topic has.
     After(u64),
 }
 
-/// Messages of a topic.
+/// Messages in a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a result, which stores build")]
 pub struct LogPage {
@@ -108,7 +108,7 @@ impl LogPage {
     /// Whether a reader that has everything up to this position misses no message before [`entries`](Self::entries).
     ///
     /// It misses none if the first message behind its position names it as the predecessor, or if it has the last
-    /// message. So a position of a lost message is never complete.
+    /// message. So a lost message's position is never complete.
     #[must_use]
     pub fn follows(&self, after: Position) -> bool {
         let Some(top) = self.top else { return after.sequence == 0 };

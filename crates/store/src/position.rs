@@ -1,9 +1,9 @@
-//! Positions, and the parts of a topic.
+//! Positions, and a topic's parts.
 
 /// Maximum for an epoch and a sequence: 2^53 - 1, the largest integer that JSON and Lua represent exactly.
 pub const POSITION_MAX: u64 = (1 << 53) - 1;
 
-/// Position in a topic's log, or in the changes of its keys.
+/// Position in a topic's log, or in its key changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
 pub struct Position {
@@ -13,36 +13,36 @@ pub struct Position {
     pub sequence: u64,
 }
 
-/// The two parts of a topic. Each has its own epoch and sequences.
+/// A topic's two parts. Each has its own epoch and sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "a third part needs another contract")]
-pub enum Part {
+pub enum PartKind {
     /// Messages.
     Log,
     /// Keys.
     Keys,
 }
 
-/// One part of a topic.
+/// One topic part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_structs, reason = "a name and its part")]
 pub struct TopicPart {
     /// Topic name.
     pub topic: Box<str>,
     /// Its part.
-    pub part: Part,
+    pub part: PartKind,
 }
 
 impl TopicPart {
     /// A topic's messages.
     #[must_use]
     pub fn log(topic: &str) -> Self {
-        Self { topic: topic.into(), part: Part::Log }
+        Self { topic: topic.into(), part: PartKind::Log }
     }
 
     /// A topic's keys.
     #[must_use]
     pub fn keys(topic: &str) -> Self {
-        Self { topic: topic.into(), part: Part::Keys }
+        Self { topic: topic.into(), part: PartKind::Keys }
     }
 }

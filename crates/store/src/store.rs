@@ -1,14 +1,14 @@
-//! The trait of a topic store, and of its notifications.
+//! The trait for topic stores and their notifications.
 
 use std::sync::Arc;
 
+use crate::answer::StoreAnswer;
 use crate::capabilities::Capabilities;
 use crate::error::StoreHealth;
-use crate::keys::{KeyChanges, KeyPage, KeyUpdate, KeyWrites, KeysWritten, ReadKeys};
-use crate::log::{Append, Appended, LogEntry, LogPage, ReadLog};
-use crate::pending::Pending;
+use crate::keys::{KeyChanges, KeyCommands, KeyUpdate, KeysWritten, ReadKeys, StoredKeys};
+use crate::log::{LogAppend, LogAppended, LogEntry, LogPage, ReadLog};
 use crate::position::{Position, TopicPart};
-use crate::windows::{First, Once, Take};
+use crate::windows::{FirstValue, OnceRequest, TakeRequest};
 
 /// A topic store. It has its own threads, reconnects indefinitely, and never blocks its caller.
 ///
@@ -25,14 +25,14 @@ pub trait TopicStore: Send + Sync {
     /// Begins to notify `sink`. Called once, before any other operation.
     fn start(&self, sink: Arc<dyn StoreSink>);
 
-    /// Follows a part of a topic: [`StoreSink::following`] confirms it, and from then on the sink is notified of
+    /// Follows a topic part: [`StoreSink::following`] confirms it, and from then on the sink receives
     /// messages or changes. A second call changes nothing.
     fn follow(&self, part: &TopicPart);
 
     /// Ends [`follow`](Self::follow). Notifications that are on their way still come.
     fn unfollow(&self, part: &TopicPart);
 
-    /// Follows the logs of all topics that match a pattern, as far as the store
+    /// Follows the logs for all topics that match a pattern, as far as the store
     /// [supports](Capabilities::patterns) it. A topic that is followed twice may be notified twice.
     fn follow_pattern(&self, pattern: &str);
 
@@ -40,32 +40,32 @@ pub trait TopicStore: Send + Sync {
     fn unfollow_pattern(&self, pattern: &str);
 
     /// Appends a message.
-    fn append(&self, append: Append) -> Pending<Appended>;
+    fn append(&self, append: LogAppend) -> StoreAnswer<LogAppended>;
 
     /// Reads messages. Changes nothing at the store.
-    fn read_log(&self, read: ReadLog) -> Pending<LogPage>;
+    fn read_log(&self, read: ReadLog) -> StoreAnswer<LogPage>;
 
-    /// The last positions of topics; `None` for a topic that does not exist.
-    fn tops(&self, parts: Vec<TopicPart>) -> Pending<Vec<Option<Position>>>;
+    /// The last positions in topics; `None` for a topic that does not exist.
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>>;
 
-    /// Removes all messages, or all keys, of a topic, which begins a new epoch. Followers are not notified: their audit
+    /// Removes all messages, or all keys, from a topic, which begins a new epoch. Followers are not notified: their audit
     /// finds it, or the next message.
-    fn clear(&self, part: &TopicPart) -> Pending<()>;
+    fn clear(&self, part: &TopicPart) -> StoreAnswer<()>;
 
     /// Writes keys.
-    fn write_keys(&self, writes: KeyWrites) -> Pending<KeysWritten>;
+    fn write_keys(&self, writes: KeyCommands) -> StoreAnswer<KeysWritten>;
 
     /// Reads keys, a page at a time.
-    fn read_keys(&self, read: ReadKeys) -> Pending<KeyPage>;
+    fn read_keys(&self, read: ReadKeys) -> StoreAnswer<StoredKeys>;
 
-    /// Changes of a topic's keys behind a position.
-    fn key_changes(&self, topic: &str, after: Position) -> Pending<KeyChanges>;
+    /// Changes to a topic's keys behind a position.
+    fn key_changes(&self, topic: &str, after: Position) -> StoreAnswer<KeyChanges>;
 
     /// Stores a value once.
-    fn once(&self, once: Once) -> Pending<First>;
+    fn once(&self, once: OnceRequest) -> StoreAnswer<FirstValue>;
 
     /// Takes permits; the answer may be fewer than wanted, and 0.
-    fn take(&self, take: Take) -> Pending<u32>;
+    fn take(&self, take: TakeRequest) -> StoreAnswer<u32>;
 
     /// Ends all connections. Operations that wait fail.
     fn close(&self);
@@ -73,14 +73,14 @@ pub trait TopicStore: Send + Sync {
 
 /// Is notified by a [`TopicStore`]. Calls come from the store's thread, one at a time, and must not block.
 pub trait StoreSink: Send + Sync {
-    /// A message was appended to a log in this epoch, by any node. Notifications of one topic usually come in order,
+    /// A message was appended to a log in this epoch, by any node. Notifications for one topic usually come in order,
     /// may be missing, and may come twice.
     fn appended(&self, topic: &str, epoch: u64, entry: LogEntry);
 
     /// Keys have changed, by any node or by expiry.
     fn keys_changed(&self, topic: &str, update: KeyUpdate);
 
-    /// From now on the store notifies of this part. Called again after each reconnect, since notifications may be
+    /// From now on the store notifies about this part. Called again after each reconnect, since notifications may be
     /// missing: the receiver reads the [tops](TopicStore::tops).
     fn following(&self, part: &TopicPart);
 

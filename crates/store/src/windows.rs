@@ -1,4 +1,4 @@
-//! Small facts with a time to live: first answers, and budgets of rates.
+//! Small facts with a time to live: first answers, and rate budgets.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use bytes::Bytes;
 /// Stores a value under a name, unless it has one.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "a request, whose fields the store needs all")]
-pub struct Once {
+pub struct OnceRequest {
     /// Name, unique in the cluster.
     pub name: Box<str>,
-    /// Value of the first.
+    /// The first value.
     pub value: Bytes,
     /// Time for which the store remembers it.
     pub window: Duration,
 }
 
-/// Answer to [`Once`].
+/// Answer to [`OnceRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the two cases")]
-pub enum First {
+pub enum FirstValue {
     /// The name had no value, and has this one now.
     First,
     /// The name has this value.
@@ -28,9 +28,9 @@ pub enum First {
 
 /// Takes permits from a budget that all nodes share.
 #[derive(Clone, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "as `Once`")]
-pub struct Take {
-    /// Name of the budget, unique in the cluster.
+#[expect(clippy::exhaustive_structs, reason = "as `OnceRequest`")]
+pub struct TakeRequest {
+    /// Budget name, unique in the cluster.
     pub name: Box<str>,
     /// Wanted permits, at least 1.
     pub permits: u32,

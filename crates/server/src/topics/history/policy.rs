@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sinews_session::Prepared;
+pub use sinews_store::Position;
 
 /// A topic's history policy: beyond any limit, the oldest messages expire.
 ///
@@ -37,17 +38,6 @@ impl HistoryPolicy {
         self.age = Some(age);
         self
     }
-}
-
-/// A message's position in its topic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_structs, reason = "a pair of numbers, which a client sends back")]
-pub struct Position {
-    /// Run of the topic: changes after a restart, or after the whole topic was removed. Below 2^53, so that JSON
-    /// represents it exactly.
-    pub epoch: u64,
-    /// The message's sequence; starts at 1, without gaps.
-    pub sequence: u64,
 }
 
 /// A subscription's start in the history.

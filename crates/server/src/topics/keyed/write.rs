@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+pub use sinews_store::KeyCondition;
 
 use super::log::KeyLogError;
 use crate::topics::history::policy::Position;
@@ -43,20 +44,6 @@ pub struct KeyWrite {
     pub(crate) idempotency_key: Option<Box<str>>,
     pub(crate) max_keys: Option<usize>,
     pub(crate) client: Option<NonZeroU64>,
-}
-
-/// Condition for a write: otherwise it changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyCondition {
-    /// The key has no value.
-    IfNew,
-    /// The key has a value.
-    IfExists,
-    /// The key has a value, and its last change has this sequence ([`KeyChange::version`](crate::KeyChange::version)).
-    Version(u64),
-    /// The same, in this run of the topic. Guards against a version from before the topic restarted.
-    At(Position),
 }
 
 impl KeyWrite {

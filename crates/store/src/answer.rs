@@ -10,14 +10,14 @@ use futures_channel::oneshot;
 use crate::error::StoreError;
 
 /// Completes with a store's answer. Dropping it cancels nothing.
-pub struct Pending<T>(State<T>);
+pub struct StoreAnswer<T>(State<T>);
 
 enum State<T> {
     Ready(Option<Result<T, StoreError>>),
     Later(oneshot::Receiver<Result<T, StoreError>>),
 }
 
-impl<T> Pending<T> {
+impl<T> StoreAnswer<T> {
     /// An answer that exists already.
     #[must_use]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
@@ -26,9 +26,9 @@ impl<T> Pending<T> {
 
     /// An answer that comes later, and its other end.
     #[must_use]
-    pub fn channel() -> (Responder<T>, Self) {
+    pub fn channel() -> (StoreResponder<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (Responder(Some(sender)), Self(State::Later(receiver)))
+        (StoreResponder(Some(sender)), Self(State::Later(receiver)))
     }
 
     /// The answer, if it has come.
@@ -43,7 +43,7 @@ impl<T> Pending<T> {
     }
 }
 
-impl<T> Future for Pending<T> {
+impl<T> Future for StoreAnswer<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -56,18 +56,18 @@ impl<T> Future for Pending<T> {
     }
 }
 
-impl<T> Unpin for Pending<T> {}
+impl<T> Unpin for StoreAnswer<T> {}
 
-impl<T> fmt::Debug for Pending<T> {
+impl<T> fmt::Debug for StoreAnswer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Pending")
+        f.write_str("StoreAnswer")
     }
 }
 
 /// Answers an operation. If it is dropped, the operation fails as [`Unknown`](StoreError::Unknown).
-pub struct Responder<T>(Option<oneshot::Sender<Result<T, StoreError>>>);
+pub struct StoreResponder<T>(Option<oneshot::Sender<Result<T, StoreError>>>);
 
-impl<T> Responder<T> {
+impl<T> StoreResponder<T> {
     /// Answers. The caller may have gone.
     pub fn answer(mut self, answer: Result<T, StoreError>) {
         self.send(answer);
@@ -80,14 +80,14 @@ impl<T> Responder<T> {
     }
 }
 
-impl<T> Drop for Responder<T> {
+impl<T> Drop for StoreResponder<T> {
     fn drop(&mut self) {
         self.send(Err(StoreError::Unknown("the connection was closed".into())));
     }
 }
 
-impl<T> fmt::Debug for Responder<T> {
+impl<T> fmt::Debug for StoreResponder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Responder")
+        f.write_str("StoreResponder")
     }
 }
