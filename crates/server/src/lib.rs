@@ -145,6 +145,6 @@ pub use topics::{
     MemberPage, OwnChanges, OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError,
     PresenceInterval, PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate,
     PublishError, PublishOptions, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage,
-    SlowConsumer, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters, TopicName,
-    TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
+    SlowConsumer, StoredHistory, StoredMessage, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig,
+    TopicCounters, TopicName, TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -35,6 +35,8 @@ pub(crate) struct MailedPublication {
     pub(crate) message: Prepared,
     /// Its position in the topic, if the topic has history.
     pub(crate) position: Option<Position>,
+    /// The sequence before it.
+    pub(crate) prev: u64,
     /// A subscriber that is excluded.
     pub(crate) except: Option<ConnId>,
     /// Its version in the topic, if later subscribers do not receive it; otherwise 0.
@@ -59,7 +61,7 @@ impl Mail {
         except: Option<ConnId>,
     ) -> Self {
         let (topic, message) = (Arc::clone(topic), message.clone());
-        Self::Publish(MailedPublication { topic, message, position: None, except, version })
+        Self::Publish(MailedPublication { topic, message, position: None, prev: 0, except, version })
     }
 }
 

@@ -87,9 +87,9 @@ impl Topics {
             Placement::Append | Placement::Version(_) if self.has_history(topic, name) => {
                 self.append(topic, name, |position| make(Some(position)), except)
             }
-            Placement::At(position) => {
+            Placement::At(position, prev) => {
                 let message = make(Some(position));
-                self.append_at(topic, name, position, &message, except)
+                self.append_at(topic, name, (position, prev), &message, except)
                     .unwrap_or_else(|EpochMismatch| self.post_to_all(topic, name, &message, 0, except))
             }
             Placement::Version(version) => self.post_to_all(topic, name, &make(None), version, except),
@@ -171,8 +171,14 @@ impl Topics {
                 continue;
             }
             let (topic, message) = (entry.name.clone(), message.clone());
-            let mail =
-                Mail::Publish(MailedPublication { topic, message, position: None, except: None, version });
+            let mail = Mail::Publish(MailedPublication {
+                topic,
+                message,
+                position: None,
+                prev: 0,
+                except: None,
+                version,
+            });
             let waits = self.presence.undelivered.has(name, thread);
             let sent = if waits { Err(mail) } else { self.posts[thread].send(mail) };
             match sent {
@@ -220,10 +226,10 @@ impl Topics {
 
     /// Queues a publication of another thread.
     pub(crate) fn queue_mailed(&mut self, published: MailedPublication) {
-        let MailedPublication { topic, message, position, except, version } = published;
+        let MailedPublication { topic, message, position, prev, except, version } = published;
         // The publishing thread has checked the name.
         let Ok(Some(topic)) = self.resolve(&topic) else { return };
-        if position.is_none_or(|position| self.accept_from_mail(topic, position)) {
+        if position.is_none_or(|position| self.accept_from_mail(topic, position, prev)) {
             let sequence = position.map_or(version, |position| position.sequence);
             self.push(QueuedPublication { topic, message, except, sequence });
         }

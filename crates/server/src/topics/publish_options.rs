@@ -28,8 +28,8 @@ pub(crate) enum Placement {
     /// After the last message of the history, if the topic has one.
     #[default]
     Append,
-    /// At a position that another server has assigned.
-    At(Position),
+    /// At a position that another server has assigned, behind a sequence.
+    At(Position, u64),
     /// A version of a topic without history.
     Version(u64),
     /// Not in the history.
@@ -53,7 +53,13 @@ impl PublishOptions {
     /// if earlier messages are missing, the history restarts with this message. If the topic has no history here, or
     /// has messages of another epoch, the position does not apply: subscribers get the message, and it is not retained.
     pub const fn at(self, position: Position) -> Self {
-        Self { placement: Placement::At(position), ..self }
+        self.at_behind(position, position.sequence.saturating_sub(1))
+    }
+
+    /// Publishes as [`at`](Self::at) does, behind the message at this sequence, 0 if it is the first one. A store that
+    /// assigns positions may skip sequences.
+    pub const fn at_behind(self, position: Position, prev: u64) -> Self {
+        Self { placement: Placement::At(position, prev), ..self }
     }
 
     /// Publishes a version of a topic without history: subscribers from this version or a later one

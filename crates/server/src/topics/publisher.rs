@@ -10,7 +10,7 @@ use sinews_session::Prepared;
 use super::directory::Directory;
 use super::entry::{Reach, Recipients, TopicEntry};
 use super::history::append::{EpochMismatch, PublishOrigin};
-use super::history::policy::{Position, ReplayFrom, TopicSnapshot};
+use super::history::policy::{Position, ReplayFrom, StoredHistory, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
 use super::keyed::update::{KeyChange, KeyPage, KeyedSnapshot};
@@ -88,10 +88,11 @@ impl Publisher {
                 let make = |position| make(Some(position));
                 into_result(directory.append(topic, &patterns, make, from).unwrap_or_default())
             }
-            Placement::At(position) => {
+            Placement::At(position, prev) => {
                 let message = make(Some(position));
+                let placed = (position, prev);
                 let appended =
-                    has_history().then(|| directory.append_at(topic, &patterns, position, &message, from));
+                    has_history().then(|| directory.append_at(topic, &patterns, placed, &message, from));
                 match appended {
                     Some(Ok(counts)) => into_result(counts),
                     Some(Err(EpochMismatch)) | None => self.post(topic, &patterns, || message, 0, except),
@@ -131,6 +132,16 @@ impl Publisher {
     pub fn advance_to(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
         name::check(topic)?;
         Ok(self.directory.advance_to(topic, position))
+    }
+
+    /// Replaces the history of a topic by the messages in a store that several servers share. They are not published:
+    /// later subscribers receive them. Returns whether the topic has history.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: the name is no valid topic name.
+    pub fn install_history(&self, topic: &str, stored: StoredHistory) -> Result<bool, InvalidTopic> {
+        name::check(topic)?;
+        Ok(self.directory.install_history(topic, stored))
     }
 
     /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full. A

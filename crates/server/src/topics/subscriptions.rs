@@ -181,7 +181,8 @@ mod tests {
         let [early, late, later] = [1, 2, 3].map(ConnId::from_bits);
         let receivers = |topics: &mut Topics, version| {
             let (topic, message) = ("t".into(), Prepared::text("m"));
-            let published = MailedPublication { topic, message, position: None, except: None, version };
+            let published =
+                MailedPublication { topic, message, position: None, prev: 0, except: None, version };
             topics.queue_mailed(published);
             let (publication, subscribers) = topics.next_publication().unwrap();
             topics.finish_delivery(&publication);

@@ -9,7 +9,7 @@ use sinews_session::Prepared;
 
 use super::eviction::EvictionQueue;
 use super::log::{MessageRing, TopicHistory};
-use super::policy::{Position, TopicSnapshot};
+use super::policy::{Position, StoredHistory, TopicSnapshot};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Reach, Recipients, TopicEntry};
 use crate::topics::mail::{Mail, MailedPublication};
@@ -50,17 +50,17 @@ impl Directory {
     ) -> Option<Reach> {
         self.append_to(name, patterns, from, |ring| {
             let position = Position { epoch: ring.epoch, sequence: ring.next };
-            Some((position, make(position)))
+            Some((position, ring.next - 1, make(position)))
         })
     }
 
-    /// Appends as [`append`](Self::append) does, a message of another server. `Err`
-    /// if the topic has another epoch here.
+    /// Appends as [`append`](Self::append) does, a message of another server, which follows the message at the sequence
+    /// `prev`. `Err` if the topic has another epoch here.
     pub(crate) fn append_at(
         &self,
         name: &str,
         patterns: &[Arc<TopicEntry>],
-        position: Position,
+        (position, prev): (Position, u64),
         message: &Prepared,
         from: PublishOrigin<'_>,
     ) -> Result<Reach, EpochMismatch> {
@@ -74,8 +74,8 @@ impl Directory {
             if !is_same || position.sequence < ring.next {
                 return None;
             }
-            ring.skip_to(position.sequence);
-            Some((position, message.clone()))
+            ring.skip_to(prev);
+            Some((position, prev, message.clone()))
         });
         if is_same { Ok(reached.unwrap_or_default()) } else { Err(EpochMismatch) }
     }
@@ -86,7 +86,7 @@ impl Directory {
         name: &str,
         patterns: &[Arc<TopicEntry>],
         from: PublishOrigin<'_>,
-        next: impl FnOnce(&mut MessageRing) -> Option<(Position, Prepared)>,
+        next: impl FnOnce(&mut MessageRing) -> Option<(Position, u64, Prepared)>,
     ) -> Option<Reach> {
         loop {
             let entry = self.entry_with_history(name);
@@ -97,10 +97,10 @@ impl Directory {
                 continue;
             }
             let before = ring.cost();
-            let (position, message) = next(&mut ring)?;
-            ring.append(message.clone(), from.except, &history.policy);
+            let (position, prev, message) = next(&mut ring)?;
+            ring.append(position.sequence, message.clone(), from.except, &history.policy);
             let recipients = Recipients { name: &entry.name, exact: Some(&entry), patterns };
-            let reached = self.mail_to_threads(recipients, &message, position, from);
+            let reached = self.mail_to_threads(recipients, &message, position, prev, from);
             let after = ring.cost();
             drop(ring);
             self.history_store.account(before, after);
@@ -139,6 +139,26 @@ impl Directory {
         }
     }
 
+    /// Replaces a topic's messages by those of a store, without publishing them. Returns whether the topic has history.
+    pub(crate) fn install_history(&self, name: &str, stored: StoredHistory) -> bool {
+        loop {
+            let entry = self.entry_with_history(name);
+            let Some(history) = entry.history() else { return false };
+            let mut ring = history.lock();
+            if ring.removed {
+                continue;
+            }
+            let before = ring.cost();
+            ring.install(stored, &history.policy);
+            ring.retain_position(self.history_store.position_ttl);
+            let after = ring.cost();
+            drop(ring);
+            self.history_store.account(before, after);
+            self.maintain(&entry, history);
+            return true;
+        }
+    }
+
     /// Sets the position of the last message. Returns whether the topic has history.
     pub(crate) fn advance_to(&self, name: &str, position: Position) -> bool {
         loop {
@@ -162,6 +182,7 @@ impl Directory {
         recipients: Recipients<'_>,
         message: &Prepared,
         position: Position,
+        prev: u64,
         from: PublishOrigin<'_>,
     ) -> Reach {
         let mut counts = Reach::default();
@@ -174,6 +195,7 @@ impl Directory {
                 topic: recipients.name.clone(),
                 message: message.clone(),
                 position: Some(position),
+                prev,
                 except: from.except.and_then(|except| except.on_thread(shard)),
                 version: 0,
             });

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
-use super::policy::{HistoryPolicy, Position, ReplayFrom, RetainedMessage, TopicSnapshot};
+use super::policy::{
+    HistoryPolicy, Position, ReplayFrom, RetainedMessage, StoredHistory, StoredMessage, TopicSnapshot,
+};
 use crate::topics::subscriber_id::SubscriberId;
 
 /// Retained messages of a topic, and its history policy.
@@ -44,13 +46,19 @@ impl EvictionSlot {
     pub(crate) const NONE: usize = usize::MAX;
 }
 
-/// Retained messages of one topic.
+/// Retained messages of one topic. The sequences that this server assigns have no gaps; another assigner may skip some.
 #[derive(Debug)]
 pub(crate) struct MessageRing {
     pub(crate) epoch: u64,
-    /// The sequence of the next message.
+    /// The sequence of the next message, or the lowest one that it can have.
     pub(crate) next: u64,
     messages: VecDeque<Retained>,
+    /// The sequence before the first retained message; the last one if none is retained.
+    floor: u64,
+    /// Messages that were removed so far.
+    removed_messages: u64,
+    /// Messages up to this sequence were read from elsewhere, and not published to this server's subscribers.
+    pub(crate) unpublished: u64,
     bytes: usize,
     /// Without messages, its position is retained until then for subscribers that resume.
     position_kept_until: Option<Instant>,
@@ -60,6 +68,7 @@ pub(crate) struct MessageRing {
 
 #[derive(Debug)]
 struct Retained {
+    sequence: u64,
     at: Instant,
     message: Prepared,
     except: Option<SubscriberId>,
@@ -71,15 +80,38 @@ impl MessageRing {
             epoch,
             next: 1,
             messages: VecDeque::new(),
+            floor: 0,
+            removed_messages: 0,
+            unpublished: 0,
             bytes: 0,
             position_kept_until: None,
             removed: false,
         }
     }
 
-    /// Returns the sequence of the oldest retained message; of the next message if none is retained.
+    /// Returns the lowest sequence that the oldest retained message can have, or the next message if none is retained.
     pub(crate) fn first(&self) -> u64 {
-        self.next - self.messages.len() as u64
+        self.floor + 1
+    }
+
+    /// Returns about how many messages from this sequence on, and before another, were removed: exactly, unless
+    /// sequences were skipped.
+    pub(crate) fn removed_between(&self, from: u64, end: u64) -> u64 {
+        self.first().min(end).saturating_sub(from).min(self.removed_messages)
+    }
+
+    /// Returns how many messages are retained from this sequence on.
+    pub(crate) fn count_from(&self, sequence: u64) -> u64 {
+        (self.messages.len() - self.index_from(sequence)) as u64
+    }
+
+    /// The index of the first retained message with this sequence or a later one.
+    fn index_from(&self, sequence: u64) -> usize {
+        let dense = usize::try_from(sequence.saturating_sub(self.first())).unwrap_or(usize::MAX);
+        match self.messages.get(dense) {
+            Some(retained) if retained.sequence == sequence => dense,
+            _ => self.messages.partition_point(|retained| retained.sequence < sequence),
+        }
     }
 
     pub(crate) fn position(&self) -> Position {
@@ -133,22 +165,46 @@ impl MessageRing {
         let now = Instant::now();
         // No more messages than the sequence allows.
         let beyond = topic.messages.len().saturating_sub(usize::try_from(sequence).unwrap_or(usize::MAX));
-        for RetainedMessage { message, age } in topic.messages.into_iter().skip(beyond) {
-            self.bytes += message.payload().len();
-            self.messages.push_back(Retained {
-                at: now.checked_sub(age).unwrap_or(now),
-                message,
-                except: None,
-            });
+        let messages = topic.messages.into_iter().skip(beyond);
+        self.floor = sequence - messages.len() as u64;
+        for (sequence, RetainedMessage { message, age }) in (self.first()..).zip(messages) {
+            self.push(sequence, now.checked_sub(age).unwrap_or(now), message, None);
         }
         self.trim(policy);
     }
 
-    /// Exports the state for [`restore_snapshot`](Self::restore_snapshot) of another server.
+    /// Replaces it by a store's messages, which are not published to subscribers.
+    pub(crate) fn install(&mut self, stored: StoredHistory, policy: &HistoryPolicy) {
+        self.clear();
+        self.epoch = stored.position.epoch;
+        self.floor = stored.floor;
+        let now = Instant::now();
+        for StoredMessage { sequence, message, age } in stored.messages {
+            self.push(sequence, now.checked_sub(age).unwrap_or(now), message, None);
+        }
+        self.next = stored.position.sequence + 1;
+        if self.messages.is_empty() {
+            self.floor = stored.position.sequence;
+        }
+        self.unpublished = stored.position.sequence;
+        self.trim(policy);
+    }
+
+    fn push(&mut self, sequence: u64, at: Instant, message: Prepared, except: Option<SubscriberId>) {
+        self.bytes += message.payload().len();
+        self.messages.push_back(Retained { sequence, at, message, except });
+    }
+
+    /// Exports the state for [`restore_snapshot`](Self::restore_snapshot) of another server: the messages behind the
+    /// last gap in the sequences.
     pub(crate) fn export(&self, name: &str) -> TopicSnapshot {
         let kept =
             |kept: &Retained| RetainedMessage { message: kept.message.clone(), age: kept.at.elapsed() };
-        let messages = self.messages.iter().map(kept).collect();
+        let last = self.next - 1;
+        let places = (0..last.saturating_add(1)).rev();
+        let dense = self.messages.iter().rev().zip(places);
+        let dense = dense.take_while(|(kept, sequence)| kept.sequence == *sequence).count();
+        let messages = self.messages.iter().skip(self.messages.len() - dense).map(kept).collect();
         TopicSnapshot { name: name.to_owned(), position: self.position(), messages }
     }
 
@@ -162,14 +218,14 @@ impl MessageRing {
             self.clear();
             self.epoch = position.epoch;
         }
-        self.skip_to(position.sequence.saturating_add(1));
+        self.skip_to(position.sequence);
     }
 
-    /// Sets the sequence of the next message; a gap clears earlier messages.
+    /// Sets the sequence of the last message; a gap clears earlier messages.
     pub(crate) fn skip_to(&mut self, sequence: u64) {
-        if sequence != self.next {
+        if sequence.saturating_add(1) != self.next {
             self.clear();
-            self.next = sequence;
+            (self.next, self.floor) = (sequence.saturating_add(1), sequence);
         }
     }
 
@@ -178,10 +234,15 @@ impl MessageRing {
         self.bytes + self.messages.len() * MESSAGE_COST
     }
 
-    pub(crate) fn append(&mut self, message: Prepared, except: Option<SubscriberId>, policy: &HistoryPolicy) {
-        self.bytes += message.payload().len();
-        self.messages.push_back(Retained { at: Instant::now(), message, except });
-        self.next += 1;
+    pub(crate) fn append(
+        &mut self,
+        sequence: u64,
+        message: Prepared,
+        except: Option<SubscriberId>,
+        policy: &HistoryPolicy,
+    ) {
+        self.push(sequence, Instant::now(), message, except);
+        self.next = sequence + 1;
         self.position_kept_until = None;
         self.trim(policy);
     }
@@ -197,6 +258,8 @@ impl MessageRing {
                 return;
             }
             self.bytes -= first.message.payload().len();
+            self.floor = first.sequence;
+            self.removed_messages += 1;
             self.messages.pop_front();
         }
         self.messages = VecDeque::new();
@@ -204,18 +267,29 @@ impl MessageRing {
 
     /// Removes all messages and keeps the position.
     pub(crate) fn clear(&mut self) {
+        self.removed_messages += self.messages.len() as u64;
         self.messages = VecDeque::new();
+        self.floor = self.next - 1;
         self.bytes = 0;
     }
 
-    /// Returns the first sequence of a start, and whether no earlier message is missing.
+    /// Returns the first sequence of a start, and whether no earlier message is missing: a position that no message
+    /// has, or that lies ahead, was lost.
     pub(crate) fn start(&self, start: ReplayFrom) -> (u64, bool) {
         match start {
-            ReplayFrom::Last(count) => (self.next.saturating_sub(count as u64).max(self.first()), true),
+            ReplayFrom::Last(0) => (self.next, true),
+            ReplayFrom::Last(count) => {
+                let index = self.messages.len().saturating_sub(count);
+                (self.messages.get(index).map_or(self.next, |retained| retained.sequence), true)
+            }
             ReplayFrom::After(position) => {
-                let follows = position.epoch == self.epoch && position.sequence < self.next;
-                let wanted = if follows { position.sequence + 1 } else { 0 };
-                (wanted.max(self.first()), wanted >= self.first())
+                let after = position.sequence;
+                if position.epoch != self.epoch || after >= self.next || after < self.floor {
+                    return (self.first(), false);
+                }
+                let index = self.index_from(after + 1);
+                let before = index.checked_sub(1).and_then(|index| self.messages.get(index));
+                (after + 1, before.map_or(self.floor, |retained| retained.sequence) == after)
             }
         }
     }
@@ -223,11 +297,8 @@ impl MessageRing {
     /// Returns retained messages from a sequence on, each with its sequence and the connection excluded by its
     /// publisher.
     pub(crate) fn from(&self, sequence: u64) -> impl Iterator<Item = (u64, &Prepared, Option<SubscriberId>)> {
-        let skip = sequence.saturating_sub(self.first());
-        let retained = self.messages.iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
-        (sequence.max(self.first())..)
-            .zip(retained)
-            .map(|(at, retained)| (at, &retained.message, retained.except))
+        let retained = self.messages.iter().skip(self.index_from(sequence));
+        retained.map(|retained| (retained.sequence, &retained.message, retained.except))
     }
 }
 
@@ -244,8 +315,12 @@ mod tests {
 
     fn ring(policy: &HistoryPolicy, count: u64) -> MessageRing {
         let mut ring = MessageRing::new(7);
-        (1..=count).for_each(|number| ring.append(Prepared::text(format!("{number:02}")), None, policy));
+        (1..=count).for_each(|number| append(&mut ring, number, policy));
         ring
+    }
+
+    fn append(ring: &mut MessageRing, number: u64, policy: &HistoryPolicy) {
+        ring.append(number, Prepared::text(format!("{number:02}")), None, policy);
     }
 
     fn kept(ring: &MessageRing, from: u64) -> Vec<u64> {
@@ -279,10 +354,52 @@ mod tests {
         assert_eq!((ring.position(), kept(&ring, 0)), (position, vec![8, 9, 10]));
         ring.advance_to(later(20));
         assert_eq!((ring.position(), kept(&ring, 0)), (later(20), vec![]));
-        ring.append(Prepared::text("21"), None, &HistoryPolicy::new(3));
+        append(&mut ring, 21, &HistoryPolicy::new(3));
         let other = Position { epoch: position.epoch ^ 1, sequence: 5 };
         ring.advance_to(other);
         assert_eq!((ring.position(), kept(&ring, 0), ring.cost()), (other, vec![], 0));
+    }
+
+    #[test]
+    fn skipped_sequences_hide_no_loss() {
+        let policy = HistoryPolicy::new(4);
+        let mut ring = ring(&policy, 2);
+        for number in [40, 50, 51] {
+            append(&mut ring, number, &policy);
+        }
+        assert_eq!((kept(&ring, 0), ring.first(), ring.count_from(41)), (vec![2, 40, 50, 51], 2, 2));
+        let after = |sequence| ring.start(ReplayFrom::After(Position { epoch: 7, sequence }));
+        for sequence in 0..60 {
+            let complete = [1, 2, 40, 50, 51].contains(&sequence);
+            assert_eq!(after(sequence).1, complete, "{sequence}");
+        }
+        assert_eq!((after(0).0, after(2).0, after(41).0, after(55).0), (2, 3, 42, 2));
+        assert_eq!((kept(&ring, 3), kept(&ring, 41)), (vec![40, 50, 51], vec![50, 51]));
+        assert_eq!(ring.start(ReplayFrom::Last(2)), (50, true));
+        assert_eq!((ring.removed_between(1, 9), ring.removed_between(0, 9)), (1, 1));
+        let exported = ring.export("t");
+        assert_eq!((exported.messages.len(), exported.position.sequence), (2, 51), "without gaps");
+    }
+
+    #[test]
+    fn messages_of_a_store_replace_a_ring() {
+        let policy = HistoryPolicy::new(10);
+        let mut ring = ring(&policy, 2);
+        let message = |sequence: u64| StoredMessage {
+            sequence,
+            message: Prepared::text(format!("{sequence:02}")),
+            age: Duration::ZERO,
+        };
+        let position = Position { epoch: 9, sequence: 30 };
+        ring.install(
+            StoredHistory { position, floor: 10, messages: vec![message(20), message(30)] },
+            &policy,
+        );
+        assert_eq!((ring.position(), kept(&ring, 0), ring.unpublished), (position, vec![20, 30], 30));
+        let after = |sequence| ring.start(ReplayFrom::After(Position { epoch: 9, sequence })).1;
+        assert_eq!([after(9), after(10), after(11), after(20), after(30)], [false, true, false, true, true]);
+        ring.install(StoredHistory { position, floor: 10, messages: Vec::new() }, &policy);
+        assert_eq!((ring.position(), ring.first(), ring.is_empty()), (position, 31, true));
     }
 
     #[test]

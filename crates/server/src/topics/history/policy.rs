@@ -76,6 +76,32 @@ pub struct TopicSnapshot {
     pub messages: Vec<RetainedMessage>,
 }
 
+/// A topic's messages in a store that several servers share: [`Publisher::install_history`].
+///
+/// [`Publisher::install_history`]: crate::Publisher::install_history
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "to be put together")]
+pub struct StoredHistory {
+    /// The last message's position, retained or not.
+    pub position: Position,
+    /// The sequence before the first message in [`messages`](Self::messages).
+    pub floor: u64,
+    /// The last messages in order.
+    pub messages: Vec<StoredMessage>,
+}
+
+/// Message in a [`StoredHistory`].
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "as its history")]
+pub struct StoredMessage {
+    /// Its sequence, which may exceed the one before it by more than 1.
+    pub sequence: u64,
+    /// The message.
+    pub message: Prepared,
+    /// Time since its publication.
+    pub age: Duration,
+}
+
 /// Message in a [`TopicSnapshot`].
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "as its topic")]

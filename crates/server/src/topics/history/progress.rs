@@ -39,7 +39,7 @@ impl TopicProgress {
         }
         // Subscribers that get no message yet have no position of another epoch.
         self.joined.retain(|_, from| *from == NOT_LIVE);
-        (self.epoch, self.seen, self.floor) = (epoch, 0, ring.first() - 1);
+        (self.epoch, self.seen, self.floor) = (epoch, 0, (ring.first() - 1).max(ring.unpublished));
         true
     }
 }

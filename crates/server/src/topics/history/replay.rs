@@ -42,7 +42,7 @@ impl Topics {
             // The subscription is counted: later publications reach this thread.
             let ring = self.directory.lock_trimmed(history);
             let (next, complete) = ring.start(start);
-            (next, Subscribed { position: ring.position(), replayed: ring.next - next, complete })
+            (next, Subscribed { position: ring.position(), replayed: ring.count_from(next), complete })
         };
         if progress.epoch != joined.position.epoch {
             progress.advance_epoch(&entry, joined.position.epoch);
@@ -110,7 +110,7 @@ impl Topics {
         &mut self,
         topic: Option<usize>,
         name: &str,
-        position: Position,
+        (position, prev): (Position, u64),
         message: &Prepared,
         except: Option<SubscriberId>,
     ) -> Result<usize, EpochMismatch> {
@@ -118,7 +118,7 @@ impl Topics {
             return Err(EpochMismatch);
         }
         let from = PublishOrigin { posts: &self.posts, except };
-        let counts = self.directory.append_at(name, self.patterns(topic), position, message, from)?;
+        let counts = self.directory.append_at(name, self.patterns(topic), (position, prev), message, from)?;
         Ok(self.count_appended(topic, except, counts))
     }
 
@@ -137,7 +137,7 @@ impl Topics {
     }
 
     /// Returns whether to publish a message from the mail here. Missed earlier messages are published first.
-    pub(crate) fn accept_from_mail(&mut self, topic: usize, position: Position) -> bool {
+    pub(crate) fn accept_from_mail(&mut self, topic: usize, position: Position, prev: u64) -> bool {
         let (entry, progress) = self.topics[topic].entry_and_progress();
         let Some(progress) = progress else { return true };
         if progress.epoch != position.epoch && !progress.advance_epoch(entry, position.epoch) {
@@ -146,7 +146,7 @@ impl Topics {
         if position.sequence <= progress.seen {
             return false;
         }
-        if position.sequence > progress.seen.max(progress.floor) + 1 {
+        if prev > progress.seen.max(progress.floor) {
             self.replay_missed(topic, position.sequence);
         }
         if let Some(progress) = self.topics[topic].progress_mut() {
@@ -166,7 +166,7 @@ impl Topics {
             let ring = history.lock();
             let end = end.min(ring.next);
             progress.seen = progress.seen.max(end.saturating_sub(1));
-            self.counters.expired += ring.first().min(end).saturating_sub(begin);
+            self.counters.expired += ring.removed_between(begin, end);
             let missing = ring.from(begin).take_while(|(sequence, ..)| *sequence < end);
             let publication = |(sequence, message, except): (u64, &Prepared, Option<SubscriberId>)| {
                 let except = except.and_then(|except| except.on_thread(self.shard));
@@ -240,7 +240,7 @@ impl Topics {
         while tx.waiting() <= tx.config().high_water() {
             let step: Vec<(u64, Prepared)> = {
                 let ring = history.lock();
-                let expired = ring.first().saturating_sub(replay.next);
+                let expired = ring.removed_between(replay.next, u64::MAX);
                 if expired > 0 {
                     let first = std::mem::replace(&mut replay.next, ring.first());
                     self.counters.expired += expired;
