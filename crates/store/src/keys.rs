@@ -150,6 +150,9 @@ pub struct KeyUpdate {
     pub prev: u64,
     /// In the order of their versions, each key once.
     pub changes: Vec<StoredKey>,
+    /// The store has skipped sequences, since writes may have been lost: whoever continues from an earlier position reads
+    /// all keys.
+    pub skipped: bool,
 }
 
 /// Answer to [`TopicStore::key_changes`](crate::TopicStore::key_changes).

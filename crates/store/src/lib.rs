@@ -17,6 +17,7 @@
 mod answer;
 mod capabilities;
 mod chain;
+mod copy;
 mod error;
 mod keys;
 mod log;
@@ -27,6 +28,7 @@ mod windows;
 pub use answer::{StoreAnswer, StoreResponder};
 pub use capabilities::{AckedLoss, Capabilities, ConditionSupport, FailoverDetection};
 pub use chain::{ChainLink, TopicChain};
+pub use copy::{KeyCopy, KeyStep, LogCopy, LogStep};
 pub use error::{StoreError, StoreHealth};
 pub use keys::{
     KeyChanges, KeyCommand, KeyCommands, KeyCondition, KeyLimits, KeyOutcome, KeyUpdate, KeysWritten,
