@@ -219,7 +219,11 @@ impl HandoverState {
             self.catch_up();
             let (sender, receiver) = frame_queue();
             // Before the epochs are read: a keyed topic that is removed has another epoch.
-            let keyed = self.publisher.keyed_topics();
+            let mut keyed = self.publisher.keyed_topics();
+            if self.hub.all_stored().is_some() {
+                // The successor reads them from the store.
+                keyed.clear();
+            }
             let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
             let (histories, epochs) = self.hub.begin_handover(sender, &self.publisher);
             let end = HandoverHead::End { delivered: self.hub.last_publications() };

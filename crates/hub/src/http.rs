@@ -18,6 +18,9 @@ pub(crate) fn error_response(problem: &Problem) -> Response {
     if let Some(needs) = &problem.needs {
         body["needs"] = needs.clone();
     }
+    if problem.unknown {
+        body["unknown"] = json!(true);
+    }
     let response = Response::json(format!("{body}\n")).with_status(problem.code);
     let response = response.with_header("Cache-Control", UNCACHED);
     match problem.code {

@@ -46,6 +46,8 @@ use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
 use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore};
+use crate::topics::stored::{NoOwnKeys, StoredInterest};
+use crate::topics::subscribed::TopicObserver;
 use crate::topics::{HubTopics, keys};
 use crate::webhooks::Webhooks;
 
@@ -114,9 +116,10 @@ impl Hub {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
         };
-        let server = match &self.services.cluster {
-            Some(cluster) => server.key_replication(cluster.key_replication()),
-            None => server,
+        let server = match (self.topics.all_stored(), &self.services.cluster) {
+            (Some(_), _) => server.key_replication(Arc::new(NoOwnKeys)),
+            (None, Some(cluster)) => server.key_replication(cluster.key_replication()),
+            (None, None) => server,
         };
         let live = self.live.clone();
         let server = server.presence_interval(move |topic| live.config().presence_interval(topic));
@@ -180,18 +183,29 @@ impl Hub {
         let mut tasks = Vec::from_iter(dashboard);
         if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
-            start_streams(store, &topics, cluster.as_deref(), &publisher)?;
+            let owner = cluster.as_deref().filter(|_| topics.all_stored().is_none());
+            start_streams(store, &topics, owner, &publisher)?;
         }
+        let stored = topics.all_stored().cloned();
+        if let Some(stored) = &stored {
+            stored.start(&topics, publisher.clone())?;
+        }
+        let observe = |bus: Arc<dyn TopicObserver>| {
+            let observer = match stored {
+                Some(stored) => Arc::new(StoredInterest { hub: Arc::clone(&topics), stored, bus }),
+                None => bus,
+            };
+            publisher.observe_subscriptions(topics.observer(observer));
+        };
         let link = match cluster {
             Some(cluster) => {
-                publisher.observe_subscriptions(topics.observer(cluster.observer()));
+                observe(cluster.observer());
                 let changed = Arc::clone(cluster);
                 publisher.share_presence(move || changed.note_presence());
                 Some(RunningLink::start(cluster, Arc::clone(&topics), local, server.publisher())?)
             }
             None => {
-                let subscribed = Arc::clone(topics.subscribed());
-                publisher.observe_subscriptions(topics.observer(subscribed));
+                observe(Arc::clone(topics.subscribed()) as _);
                 None
             }
         };
@@ -330,6 +344,9 @@ impl Drop for RunningHub {
         self.tasks.clear();
         self.handover.finish();
         self.link = None;
+        if let Some(stored) = self.topics.all_stored() {
+            stored.close();
+        }
         self.webhooks.stop();
         if let Some(store) = &self.services.store {
             store.close();

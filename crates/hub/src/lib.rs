@@ -52,6 +52,7 @@ mod session;
 mod streams;
 mod topics;
 mod uncached;
+mod waiting_tasks;
 #[cfg_attr(not(feature = "webhooks"), path = "webhooks/absent.rs")]
 mod webhooks;
 mod wire;

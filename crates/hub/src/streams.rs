@@ -53,5 +53,4 @@ mod test_broker;
 #[cfg(test)]
 mod tests;
 pub(crate) mod topic_history;
-mod waiting_tasks;
 mod wake_flag;

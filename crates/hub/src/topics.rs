@@ -13,6 +13,7 @@ mod node_publications;
 mod publish;
 mod publisher;
 pub(crate) mod shared_keys;
+pub(crate) mod stored;
 pub(crate) mod subscribed;
 
 use std::collections::HashMap;
@@ -28,6 +29,7 @@ use self::last_events::TopicLocks;
 use self::node_publications::NodePublications;
 pub(crate) use self::publisher::TopicPublisher;
 use self::shared_keys::SharedKeys;
+use self::stored::StoredTopics;
 use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
 use crate::access::namespaces::order::PatternSet;
 use crate::connections::ConnectionRegistry;
@@ -35,6 +37,7 @@ use crate::model::encoding::EncodedTopics;
 use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
 use crate::model::{is_pattern, is_reserved};
+use crate::streams::store::SharedOpening;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]
@@ -60,6 +63,8 @@ pub(crate) struct HubTopics {
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
     /// The keys that all nodes share.
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
+    /// The topics whose histories and keys a store has.
+    stored: OnceLock<Arc<StoredTopics>>,
     /// The event sink.
     events: OnceLock<Arc<dyn EventSink>>,
     /// Write-locked during a role change, so that no publication happens in between.
@@ -150,6 +155,37 @@ impl HubTopics {
     /// Makes this server a cluster node. The first call sets it.
     pub(crate) fn set_other_nodes(&self, other_nodes: Arc<dyn OtherNodes>) {
         let _ = self.other_nodes.set(other_nodes);
+    }
+
+    /// Sets the topics whose histories and keys a store has. The first call sets them.
+    pub(crate) fn set_stored(&self, stored: Arc<StoredTopics>) {
+        let _ = self.stored.set(stored);
+    }
+
+    /// The topics whose histories and keys a store has.
+    pub(crate) fn all_stored(&self) -> Option<&Arc<StoredTopics>> {
+        self.stored.get()
+    }
+
+    /// The topics whose histories a store has, if this topic is one of them.
+    pub(crate) fn stored(&self, topic: &str) -> Option<&Arc<StoredTopics>> {
+        self.stored.get().filter(|_| self.has_history(topic) && !self.is_durable(topic))
+    }
+
+    /// What a reader of a topic's keys waits for; `None` if there is nothing to wait for.
+    pub(crate) fn opening_of_keys(&self, topic: &str) -> Option<SharedOpening> {
+        self.stored.get()?.opening_of_keys(topic)
+    }
+
+    /// Whether a store has the history of a topic of the server below.
+    fn is_stored_encoded(&self, name: &str) -> bool {
+        self.stored.get().is_some()
+            && self.encodings.split(name).is_some_and(|(topic, _)| self.stored(topic).is_some())
+    }
+
+    /// What a client waits for that uses a topic's history; `None` if there is nothing to wait for.
+    pub(crate) fn opening_of_history(&self, topic: &str) -> Option<SharedOpening> {
+        self.stored(topic)?.opening_of_log(topic)
     }
 
     /// Sets the keys that all nodes share. The first call sets them.

@@ -114,7 +114,9 @@ fn read(
         rights.check_keyed(topic)?;
         keys.key_store().check_ready(topic)
     };
-    read_topic(&api.live, request, topic, route, check, read)
+    let hub = Arc::clone(&api.hub);
+    let open = move |topic: &str| hub.opening_of_keys(topic);
+    read_topic(&api.live, request, topic, route, check, open, read)
 }
 
 /// Writes a key; the headers have the conditions.

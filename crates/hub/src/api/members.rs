@@ -29,5 +29,5 @@ pub(crate) fn list(live: &ConfigHandle, request: &Request<'_>) -> Result<Answer,
         let page = presence::with_members(&page, Some(&members));
         Response::json(format!("{page}\n")).with_header("Cache-Control", UNCACHED)
     };
-    read_topic(live, request, topic, "/topics/{name}/members", Rights::check_presence, read)
+    read_topic(live, request, topic, "/topics/{name}/members", Rights::check_presence, |_| None, read)
 }

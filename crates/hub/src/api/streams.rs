@@ -148,6 +148,13 @@ pub(crate) struct StoredPublication {
     pub(crate) is_repeated: bool,
 }
 
+impl From<sinews_store::LogAppended> for StoredPublication {
+    fn from(appended: sinews_store::LogAppended) -> Self {
+        let sinews_store::Position { epoch, sequence } = appended.position;
+        Self { epoch, sequence, is_repeated: appended.repeated }
+    }
+}
+
 /// Appends a message to a durable topic's stream, with its idempotency key if it has one, at once if the stream is
 /// open. The result is its position, when the stream's durability is reached.
 pub(crate) fn append_to_topic(

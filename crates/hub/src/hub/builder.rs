@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sinews_server::{Config, DeflateMode};
+use sinews_store::TopicStore;
 
 use super::Hub;
 use crate::access::auth::Auth;
@@ -32,6 +33,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
 use crate::topics::encodings::Encodings;
+use crate::topics::stored::StoredTopics;
 
 /// A [`Hub`]'s options.
 pub struct HubBuilder {
@@ -42,6 +44,7 @@ pub struct HubBuilder {
     chat_history: usize,
     streams: Option<StreamOptions>,
     cluster: Option<ClusterOptions>,
+    topic_store: Option<Arc<dyn TopicStore>>,
     has_predecessor: bool,
     predecessor_node: Option<String>,
     info: ServerInfo,
@@ -71,6 +74,7 @@ impl HubBuilder {
             chat_history: 0,
             streams: None,
             cluster: None,
+            topic_store: None,
             has_predecessor: false,
             predecessor_node: None,
             info: ServerInfo::default(),
@@ -115,6 +119,15 @@ impl HubBuilder {
     #[must_use]
     pub fn cluster(mut self, options: ClusterOptions) -> Self {
         self.cluster = Some(options);
+        self
+    }
+
+    /// Keeps histories and keys in a store that several servers share, such as those of `sinews_brokers`: clients resume
+    /// at any of these servers, and a condition on a key holds for all of them. Default: each server has its own, in
+    /// memory.
+    #[must_use]
+    pub fn topic_store(mut self, store: Arc<dyn TopicStore>) -> Self {
+        self.topic_store = Some(store);
         self
     }
 
@@ -251,6 +264,9 @@ impl HubBuilder {
                 return Err(BuildError::KeysAtBroker);
             }
             check_compaction(config.namespaces(), streams).map_err(BuildError::Compaction)?;
+            if self.topic_store.is_some() && !streams.durable_keys.is_empty() {
+                return Err(BuildError::KeysInStore);
+            }
             if self.cluster.is_some() {
                 streams.check_shared().map_err(|why| BuildError::Cluster(HubError::setting(why)))?;
                 streams.shares_keys = true;
@@ -268,6 +284,10 @@ impl HubBuilder {
         let streams = self.streams;
         let patterns = built.histories.patterns();
         let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
+        let background = config.background().clone();
+        let stored = self.topic_store.map(|store| Arc::new(StoredTopics::new(store, background.clone())));
+        // A store retains the messages that no subscriber receives here.
+        let patterns = if stored.is_some() { Vec::new() } else { patterns };
         let mut cluster = None;
         if let Some(options) = self.cluster {
             let predecessor = self.predecessor_node.as_deref();
@@ -278,13 +298,18 @@ impl HubBuilder {
             }
             let node = Arc::new(node);
             topics.set_other_nodes(node.other_nodes());
-            topics.set_shared_keys(node.shared_keys());
+            if stored.is_none() {
+                topics.set_shared_keys(node.shared_keys());
+            }
             cluster = Some(node);
+        }
+        if let Some(stored) = stored {
+            topics.set_shared_keys(stored.shared_keys());
+            topics.set_stored(stored);
         }
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
         let directory = streams.as_ref().and_then(|options| options.directory().map(Path::to_owned));
-        let background = config.background().clone();
         let max_message = self.options.max_message;
         let store =
             streams.map(|options| directory::open(options, max_message, self.has_predecessor, &background));
@@ -333,6 +358,8 @@ pub enum BuildError {
     Pattern(String),
     /// Keys are to be durable, a broker stores the streams, and no directory is named: a broker stores no keys.
     KeysAtBroker,
+    /// Keys are to be durable on this server's disk, and a topic store has them.
+    KeysInStore,
     /// A durable topic would have a compacted stream, which rejects its publications.
     Compaction(HubError),
     /// The stream directory cannot be opened.
@@ -350,6 +377,7 @@ impl fmt::Display for BuildError {
             Self::Hooks(fault) => write!(f, "hooks: {fault}"),
             Self::Namespace(fault) => fault.fmt(f),
             Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
+            Self::KeysInStore => f.write_str("durable keys on disk beside a topic store, which has the keys"),
             Self::KeysAtBroker => f.write_str("durable keys need a directory, also beside a broker"),
             Self::Compaction(why) => write!(f, "compaction of streams: {why}"),
             Self::StreamDirectory(why) => write!(f, "directory of streams: {why}"),
@@ -370,7 +398,7 @@ impl std::error::Error for BuildError {
             | Self::StreamDirectory(fault)
             | Self::Cluster(fault)
             | Self::PusherPrefix(fault) => fault.source(),
-            Self::Pattern(_) | Self::KeysAtBroker => None,
+            Self::Pattern(_) | Self::KeysAtBroker | Self::KeysInStore => None,
         }
     }
 }

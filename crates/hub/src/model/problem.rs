@@ -9,6 +9,8 @@ pub(crate) struct Problem {
     pub(crate) text: String,
     /// The right that a token would have to grant.
     pub(crate) needs: Option<Value>,
+    /// The request may have been executed, or may be later.
+    pub(crate) unknown: bool,
 }
 
 /// Error codes. They are HTTP status codes where HTTP has a matching one.
@@ -53,10 +55,13 @@ impl Problem {
         if let Some(needs) = &self.needs {
             fields["needs"] = needs.clone();
         }
+        if self.unknown {
+            fields["unknown"] = json!(true);
+        }
         fields
     }
 }
 
 pub(crate) fn problem(code: u16, text: impl Into<String>) -> Problem {
-    Problem { code, text: text.into(), needs: None }
+    Problem { code, text: text.into(), needs: None, unknown: false }
 }

@@ -29,6 +29,8 @@ pub(crate) enum PublicationOrigin {
     Local,
     /// A durable topic's stream, which has assigned the position.
     Stream,
+    /// The topic store, which has assigned the position, behind another message.
+    Store { prev: u64 },
     /// Another node in the cluster.
     Node(NodePublicationId),
     /// The predecessor process, which waits for some publications' positions, and has delivered the others.

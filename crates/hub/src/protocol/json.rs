@@ -29,7 +29,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyOp, KeyRequest};
+use self::keys::{position_fields, ConnectionKeys, KeyOp, KeyRequest};
 use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
@@ -255,9 +255,11 @@ impl JsonClient {
                 op: ClientOp::Publish { topic, .. } | ClientOp::PublishBinary { topic, .. },
                 ..
             }) => self.streams.opening_of_topic(topic, Action::Publish, self.session.rights()),
-            Ok(ClientMessage { op: ClientOp::History { topic, .. }, .. }) => {
-                self.streams.opening_of_topic(topic, Action::Subscribe, self.session.rights())
-            }
+            Ok(ClientMessage { op: ClientOp::History { topic, .. }, .. }) => self
+                .streams
+                .opening_of_topic(topic, Action::Subscribe, self.session.rights())
+                .or_else(|| self.opening_of_history(topic)),
+            Ok(ClientMessage { op: ClientOp::Subscribe { topic, .. }, .. }) => self.opening_of_history(topic),
             Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
                 ConnectionKeys::opening(request, self.key_store(), self.session.rights())
             }
@@ -267,6 +269,13 @@ impl JsonClient {
             self.handle_message(read, cx);
         }
         opening
+    }
+
+    /// What a subscription, or a request for the history, waits for that the client may make.
+    fn opening_of_history(&self, topic: &str) -> Option<SharedOpening> {
+        let is_permitted = || self.session.may(Action::Subscribe, topic).is_ok();
+        let is_name = model::check_name(topic).is_ok();
+        is_name.then(|| self.session.hub().opening_of_history(topic)).flatten().filter(|_| is_permitted())
     }
 
     /// Executes a message and answers it.
@@ -336,6 +345,12 @@ impl JsonClient {
             self.session.report_message(topic, content);
             return Ok(OpReply::Deferred);
         }
+        if let Some(stored) = self.session.hub().stored(topic).cloned() {
+            let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
+            let ack = async move { appended.await.map(|appended| position_fields(appended.position)) };
+            self.session.report_message(topic, content);
+            return self.keys.acknowledge_later(Box::pin(ack), id, cx);
+        }
         let reached = self.session.hub().publish(cx, &Publication::new(topic, &content.into()));
         self.session.report_message(topic, content);
         if id.is_none() {
@@ -392,7 +407,9 @@ impl JsonClient {
         }
         let mut ack = json!({ "topic": topic });
         if index.is_none() || start.is_some() {
-            match subscribe_from(topic, start, cx)? {
+            // A server's own subscription does not wait for the topic store.
+            let is_open = self.session.hub().opening_of_history(topic).is_none();
+            match subscribe_from(topic, start, is_open, cx)? {
                 Some(joined) => {
                     let Position { epoch, sequence } = joined.position;
                     ack["epoch"] = json!(epoch);
@@ -527,9 +544,7 @@ impl Handler for JsonClient {
             };
             self.handle_message(read, cx);
         }
-        while let Some((id, stored)) =
-            self.keys.take_stored(KeyStore::new(self.session.hub(), self.streams.store()), cx)
-        {
+        while let Some((id, stored)) = self.keys.take_stored(cx) {
             self.answer(stored.map(OpReply::Ack), id, cx);
         }
         self.streams.woken(cx);

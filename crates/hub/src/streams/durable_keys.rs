@@ -26,7 +26,7 @@ use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamC
 pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
-use super::waiting_tasks::WaitingTasks;
+use crate::waiting_tasks::WaitingTasks;
 use crate::access::namespaces::order::PatternSet;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};

@@ -30,7 +30,7 @@ use super::event_records::sealed_content_of;
 use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
-use super::waiting_tasks::WaitingTasks;
+use crate::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
 use crate::access::namespaces::order::{PatternSet, overlap};
 use crate::model::MessageContent;

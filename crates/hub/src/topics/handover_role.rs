@@ -136,7 +136,9 @@ impl HubTopics {
         let mut role = self.write_role();
         role.successor = Some(Successor { sender, awaited: Mutex::new(Some(VecDeque::new())) });
         self.node_publications.start_queue();
-        let histories = publisher.histories();
+        let mut histories = publisher.histories();
+        // The successor reads the others from the store.
+        histories.retain(|history| !self.is_stored_encoded(&history.name));
         // Read epochs after the histories: a topic that is evicted in between has another epoch.
         (histories, publisher.epochs())
     }

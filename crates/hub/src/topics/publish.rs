@@ -28,11 +28,24 @@ struct Follower<'a> {
     name: Cow<'a, str>,
 }
 
+/// The sequence before a position.
+fn prev_of(position: Position, origin: PublicationOrigin) -> u64 {
+    match origin {
+        PublicationOrigin::Store { prev } => prev,
+        _ => position.sequence.saturating_sub(1),
+    }
+}
+
 impl HubTopics {
     /// Publishes in all encodings, and to the other processes that need the publication. Returns how many of this
     /// process's subscriptions it reaches.
     pub(crate) fn publish(&self, out: &mut impl TopicPublisher, publication: &Publication<'_, '_>) -> usize {
         let Publication { topic, content, origin, sender, .. } = *publication;
+        if let (PublicationOrigin::Local, Some(stored)) = (origin, self.stored(topic)) {
+            // Without an answer to wait for.
+            drop(stored.append(publication, None));
+            return 0;
+        }
         let last_event = self.lock_last_event(topic);
         let role = self.read_role();
         if let PublicationOrigin::Node(id) = origin
@@ -93,11 +106,11 @@ impl HubTopics {
         publication: &Publication<'_, '_>,
     ) -> usize {
         let Publication { topic, mut position, origin, .. } = *publication;
-        let pass = |position| {
-            // The predecessor receives the other publications of nodes itself.
-            if !matches!(origin, PublicationOrigin::Node(_)) || self.has_history(topic) {
-                role.pass_to_predecessor(publication, position);
-            }
+        let pass = |position| match origin {
+            // The predecessor receives these itself.
+            PublicationOrigin::Store { .. } => {}
+            PublicationOrigin::Node(_) if !self.has_history(topic) => {}
+            _ => role.pass_to_predecessor(publication, position),
         };
         if is_reserved(topic) {
             pass(position);
@@ -118,7 +131,7 @@ impl HubTopics {
         let except = self.excluded(out, publication);
         let options = PublishOptions::new().except(except);
         let options = match position {
-            Some(position) => options.at(position),
+            Some(position) => options.at_behind(position, prev_of(position, origin)),
             // Its stream does not store a client's event.
             None if is_durable => options.unretained(),
             None => options,
@@ -175,9 +188,9 @@ impl HubTopics {
         let options = match position {
             Some(position) => {
                 // Earlier messages may be missing, or of another epoch, such as that of a deleted stream.
-                let before = Position { sequence: position.sequence.saturating_sub(1), ..position };
-                out.advance_to(&encoded, before);
-                options.at(position)
+                let prev = prev_of(position, publication.origin);
+                out.advance_to(&encoded, Position { sequence: prev, ..position });
+                options.at_behind(position, prev)
             }
             None => options.unretained(),
         };

@@ -10,7 +10,7 @@ use sinews_session::Prepared;
 use super::directory::Directory;
 use super::entry::{Reach, Recipients, TopicEntry};
 use super::history::append::{EpochMismatch, PublishOrigin};
-use super::history::policy::{Position, ReplayFrom, StoredHistory, TopicSnapshot};
+use super::history::policy::{HistoryPolicy, Position, ReplayFrom, StoredHistory, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
 use super::keyed::update::{KeyChange, KeyPage, KeyedSnapshot};
@@ -142,6 +142,18 @@ impl Publisher {
     pub fn install_history(&self, topic: &str, stored: StoredHistory) -> Result<bool, InvalidTopic> {
         name::check(topic)?;
         Ok(self.directory.install_history(topic, stored))
+    }
+
+    /// Returns the history policy of a topic; `None` if it has no history.
+    #[must_use]
+    pub fn history_policy(&self, topic: &str) -> Option<HistoryPolicy> {
+        self.directory.rules.history(topic).copied()
+    }
+
+    /// Returns the number of subscribers to a topic's keys, on all threads.
+    #[must_use]
+    pub fn key_subscribers(&self, topic: &str) -> usize {
+        self.directory.keyed.find(topic).map_or(0, |topic| topic.subscribers())
     }
 
     /// Returns whether a thread cannot deliver its publications within a turn, or its mailbox is more than half full. A

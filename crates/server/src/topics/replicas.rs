@@ -4,10 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::history::policy::Position;
+use super::keyed::config::KeyedConfig;
 use super::keyed::replication::ReplicaError;
 use super::keyed::state::replica::KeyRole;
 use super::keyed::table::{KeyedTable, Notifier, epoch_name};
 use super::keyed::update::KeyedSnapshot;
+use super::keyed::write::{KeyError, KeyWrite};
 use super::name::{self, InvalidTopic};
 use super::publisher::Publisher;
 
@@ -112,6 +114,17 @@ impl Publisher {
         is_same
             .then(|| state.export_changes(&topic.name, after.sequence, bytes_max, Instant::now()))
             .flatten()
+    }
+
+    /// Checks a write that another program applies. Returns the limits of keys.
+    ///
+    /// # Errors
+    /// As [`write_key`](Self::write_key), without the topic's state.
+    pub fn check_shared_write(&self, topic: &str, write: &KeyWrite) -> Result<KeyedConfig, KeyError> {
+        name::check(topic)?;
+        let config = self.shared_keys().0.config;
+        write.check(config.value_bytes)?;
+        Ok(config)
     }
 
     /// Returns all keys of a topic.

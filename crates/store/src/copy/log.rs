@@ -74,6 +74,12 @@ impl LogCopy {
         Self { last: None, state: State::New, waiting: VecDeque::new(), reads_again: false, messages_max }
     }
 
+    /// A live copy without messages, whose last message has this position.
+    #[must_use]
+    pub fn behind(position: Position, messages_max: u32) -> Self {
+        Self { last: Some(position), state: State::Live, ..Self::new(messages_max) }
+    }
+
     /// The last message; `None` if the copy was not read yet.
     #[must_use]
     pub fn last(&self) -> Option<Position> {
@@ -94,6 +100,13 @@ impl LogCopy {
             State::Failed(start) => self.read(start, steps),
             State::Reading(_) => self.reads_again = true,
             State::Live => {}
+        }
+    }
+
+    /// Reads all messages, for a live copy that began [behind](Self::behind) some.
+    pub fn reload(&mut self, steps: &mut Vec<LogStep>) {
+        if self.state == State::Live {
+            self.read(LogStart::Last(self.messages_max), steps);
         }
     }
 
@@ -191,14 +204,13 @@ impl LogCopy {
             return;
         };
         let is_same = last.epoch == top.epoch;
-        if is_same && page.follows(last) {
-            self.extend(page, steps);
-            return;
-        }
+        let is_complete = page.follows(last);
         // The subscribers have received the old ones.
         let (old, new): (Vec<LogEntry>, Vec<LogEntry>) =
             page.entries.into_iter().partition(|entry| is_same && entry.sequence <= last.sequence);
-        steps.push(LogStep::Lost);
+        if !is_complete {
+            steps.push(LogStep::Lost);
+        }
         let sequence = match (old.last(), new.first()) {
             (_, Some(first)) => first.prev,
             (Some(last), None) => last.sequence,
@@ -346,6 +358,19 @@ mod tests {
         copy.top(copy.last().unwrap(), Some(Position { epoch: 1, sequence: 12 }), &mut steps);
         copy.page(page(12, &[]), &mut steps);
         assert_eq!(text(&mut steps), "after 9, lost, install 12[]12");
+    }
+
+    #[test]
+    fn copy_that_began_behind_messages_reads_them_without_delivery() {
+        let (mut copy, mut steps) = (LogCopy::behind(Position { epoch: 1, sequence: 3 }, 10), Vec::new());
+        copy.notified(1, entry(3, 4), &mut steps);
+        copy.following(&mut steps);
+        copy.reload(&mut steps);
+        copy.page(page(5, &[(2, 3), (3, 4), (4, 5)]), &mut steps);
+        assert_eq!(text(&mut steps), "4, all, install 2[3, 4]4, 5");
+        copy.reload(&mut steps);
+        copy.page(page(5, &[]), &mut steps);
+        assert_eq!(text(&mut steps), "all, install 5[]5", "all have expired");
     }
 
     #[test]

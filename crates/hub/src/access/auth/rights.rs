@@ -529,6 +529,6 @@ impl From<TokenFault> for Denied {
 
 impl From<Denied> for Problem {
     fn from(denied: Denied) -> Self {
-        Self { code: denied.status, needs: Some(denied.needs()), text: denied.problem }
+        Self { needs: Some(denied.needs()), ..problem(denied.status, denied.problem) }
     }
 }

@@ -379,6 +379,10 @@ fn publish_to(
             let sender = PublicationSender { exclude, ..PublicationSender::default() };
             let content = content.into();
             let publication = Publication::new(topic, &content).with_sender(sender);
+            if let Some(stored) = context.hub.stored(topic) {
+                let appended = stored.append_for_client(&publication, key);
+                return ApiPublication::appending(async move { Ok(Published::Stored(appended.await?.into())) });
+            }
             let subscribers = context.hub.publish(out, &publication);
             let cluster = context.hub.reaches_nodes();
             ApiPublication::Done(Published::Delivered { subscribers, cluster })

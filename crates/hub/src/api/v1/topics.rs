@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Topics};
+use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Response, Topics};
 
 use super::body::{content_of, limit_of, number_query, read, text_query, topic_of};
 use super::context::{ApiContext, Executed, failure, list_success, success, text_success};
@@ -21,6 +21,7 @@ use crate::model::json_list::JsonList;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::schema::requests;
+use crate::streams::store::SharedOpening;
 use crate::streams::topic_history::{HISTORY_MAX, history_page, stored_history};
 use crate::topics::keys::{key_json, key_problem, page_json};
 use crate::topics::list::{TopicScan, TopicUse, TopicsInUse};
@@ -214,10 +215,15 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
     };
     let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
     let Some(store) = store else {
-        let topics = request.topics();
-        let messages = history_page(&context.hub, &topic, start, |name, start| topics.history(name, start))?;
-        let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
-        return Ok(list_success(JsonList::new(head, messages, "]}\n")).into());
+        let (hub, publisher) = (Arc::clone(&context.hub), request.publisher());
+        let opening = hub.opening_of_history(&topic);
+        let read = move || {
+            let messages =
+                history_page(&hub, &topic, start, |name, start| publisher.history(name, start))?;
+            let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
+            Ok(list_success(JsonList::new(head, messages, "]}\n")))
+        };
+        return when_open(opening, read);
     };
     let read = stored_history(store, &topic, start);
     Ok(Answer::later(async move {
@@ -227,6 +233,17 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
             }
             Err(problem) => failure(&problem),
         }
+    }))
+}
+
+/// Reads a topic when its copy is here.
+fn when_open(
+    opening: Option<SharedOpening>,
+    read: impl FnOnce() -> Result<Response, Problem> + Send + 'static,
+) -> Executed {
+    let Some(opening) = opening else { return Ok(read()?.into()) };
+    Ok(Answer::later(async move {
+        opening.await.and_then(|()| read()).unwrap_or_else(|problem| failure(&problem))
     }))
 }
 
@@ -249,11 +266,14 @@ pub(super) fn keys(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut 
     let topic = topic_of(request)?;
     rights.may(ApiRight::Read, &topic)?;
     context.key_store().check_ready(&topic)?;
-    let (after, filter) = (text_query(request, "after")?, text_query(request, "filter")?);
+    let text = |name| text_query(request, name).map(|text| text.map(|text| text.to_string()));
+    let (after, filter) = (text("after")?, text("filter")?);
     let limit = limit_of(request, Topics::KEYS_MAX)?;
-    let page =
-        request.topics().keys(&topic, after.as_deref(), filter.as_deref(), limit).map_err(key_problem)?;
-    Ok(list_success(page_json(&topic, page)).into())
+    let publisher = request.publisher();
+    when_open(context.hub.opening_of_keys(&topic), move || {
+        let page = publisher.keys(&topic, after.as_deref(), filter.as_deref(), limit).map_err(key_problem)?;
+        Ok(list_success(page_json(&topic, page)))
+    })
 }
 
 /// `GET /topics/{topic}/keys/{key}`.
@@ -261,12 +281,15 @@ pub(super) fn key(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut R
     let (topic, key) = (topic_of(request)?, key_of(request)?);
     rights.may(ApiRight::Read, &topic)?;
     context.key_store().check_ready(&topic)?;
-    let Some((change, position)) = request.topics().key(&topic, &key) else {
-        return Err(problem(code::NO_STREAM, "the key does not exist"));
-    };
-    let version = sinews_server::Position { sequence: change.version(), ..position };
-    let answer = text_success(key_json(&topic, &change, position));
-    Ok(answer.with_header("ETag", keys::entity_tag(version)).into())
+    let publisher = request.publisher();
+    when_open(context.hub.opening_of_keys(&topic), move || {
+        let Some((change, position)) = publisher.key(&topic, &key) else {
+            return Err(problem(code::NO_STREAM, "the key does not exist"));
+        };
+        let version = sinews_server::Position { sequence: change.version(), ..position };
+        let answer = text_success(key_json(&topic, &change, position));
+        Ok(answer.with_header("ETag", keys::entity_tag(version)))
+    })
 }
 
 /// `PUT /topics/{topic}/keys/{key}`.

@@ -34,13 +34,17 @@ impl JsonClient {
     }
 }
 
-/// Subscribes, from a position if one is given and the topic has a history; `None` if it has none.
+/// Subscribes, from a position if one is given and the topic has a history that is here; otherwise `None`.
 pub(super) fn subscribe_from(
     topic: &str,
     start: Option<ReplayFrom>,
+    is_open: bool,
     cx: &mut Context<'_>,
 ) -> Result<Option<Subscribed>, Problem> {
     let topic = MESSAGES.topic(topic);
+    if !is_open {
+        return cx.subscribe(&topic).map(|()| None).map_err(subscription_problem);
+    }
     // A client that wants no history needs the current position, too: it resumes from there.
     match cx.subscribe_from(&topic, start.unwrap_or(ReplayFrom::Last(0))) {
         Ok(joined) => Ok(Some(joined)),

@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
+use super::OpReply;
 use crate::access::auth::{Action, Rights};
 use crate::keys::KeyStore;
 use crate::model;
@@ -18,7 +21,7 @@ use crate::session::client_session::ClientSession;
 use crate::streams::service::StreamService;
 use crate::streams::store::SharedOpening;
 use crate::topics::keys::{key_problem, value_len};
-use crate::topics::shared_keys::{KeyWriteOutcome, PendingKeyWrite};
+use crate::topics::shared_keys::KeyWriteOutcome;
 
 /// Operation on a topic's keys.
 #[derive(Debug)]
@@ -42,24 +45,32 @@ pub(super) struct ConnectionKeys(Option<Box<KeysInUse>>);
 struct KeysInUse {
     /// Topics to whose keys the connection is subscribed.
     topics: Vec<String>,
-    /// Durable-key writes that are not stored yet, and writes of keys that other nodes own, in their order.
-    writes: VecDeque<(Option<Value>, PendingKeyWrite)>,
+    /// Requests that a store has not answered yet, in their order.
+    pending: VecDeque<(Option<Value>, PendingAck)>,
 }
 
-/// A connection's writes that are not stored yet, or not answered by another node.
-const WRITES_MAX: usize = 1_024;
+/// Completes with an acknowledgement's fields.
+pub(super) type PendingAck = Pin<Box<dyn Future<Output = Result<Value, Problem>> + Send>>;
+
+/// A connection's requests that a store has not answered yet.
+const PENDING_MAX: usize = 1_024;
+
+/// A position as the fields of an acknowledgement.
+pub(super) fn position_fields(position: Position) -> Value {
+    let Position { epoch, sequence } = position;
+    json!({ "epoch": epoch, "seq": sequence })
+}
 
 /// The fields in a write's acknowledgement.
-fn acknowledge(written: &KeyWritten, store: KeyStore<'_>) -> Value {
-    let Position { epoch, sequence } = written.position;
-    let mut ack = json!({ "epoch": epoch, "seq": sequence });
+fn acknowledge(written: &KeyWritten, is_isolated: bool) -> Value {
+    let mut ack = position_fields(written.position);
     if !written.changed {
         ack["changed"] = json!(false);
     }
     if written.repeated {
         ack["repeated"] = json!(true);
     }
-    if store.is_isolated() {
+    if is_isolated {
         ack["cluster"] = json!(false);
     }
     ack
@@ -128,11 +139,30 @@ impl ConnectionKeys {
         session.rights().check_keyed(topic)?;
         KeyStore::new(session.hub(), streams).check_ready(topic)?;
         session.rights().may_write_key(topic, write.key())?;
-        if self.0.as_ref().is_some_and(|in_use| in_use.writes.len() >= WRITES_MAX) {
-            let text = format!("{WRITES_MAX} writes of keys of this connection are not stored yet");
+        self.check_pending()?;
+        session.check_publication(topic, value_len(write))
+    }
+
+    /// Checks whether a further request can wait for a store.
+    fn check_pending(&self) -> Result<(), Problem> {
+        if self.0.as_ref().is_some_and(|in_use| in_use.pending.len() >= PENDING_MAX) {
+            let text = format!("{PENDING_MAX} requests of this connection are not stored yet");
             return Err(problem(code::TOO_MANY, text));
         }
-        session.check_publication(topic, value_len(write))
+        Ok(())
+    }
+
+    /// Acknowledges a request when a store has answered it, behind earlier ones.
+    pub(super) fn acknowledge_later(
+        &mut self,
+        ack: PendingAck,
+        id: &Option<Value>,
+        cx: &mut Context<'_>,
+    ) -> Result<OpReply, Problem> {
+        self.check_pending()?;
+        self.0.get_or_insert_default().pending.push_back((id.clone(), ack));
+        cx.waker().wake();
+        Ok(OpReply::Deferred)
     }
 
     /// Executes a write that was checked; returns its acknowledgement's fields, or none if that follows.
@@ -144,16 +174,21 @@ impl ConnectionKeys {
         store: KeyStore<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Option<Value>, Problem> {
-        let writes = &mut self.0.get_or_insert_default().writes;
-        let written = match store.write_of_connection(topic, write, cx) {
-            KeyWriteOutcome::Done(written) if writes.is_empty() => {
-                return Ok(Some(acknowledge(&written?, store)));
+        let pending = &mut self.0.get_or_insert_default().pending;
+        let is_isolated = store.is_isolated();
+        let ack: PendingAck = match store.write_of_connection(topic, write, cx) {
+            KeyWriteOutcome::Done(written) if pending.is_empty() => {
+                return Ok(Some(acknowledge(&written?, is_isolated)));
             }
-            // Behind earlier writes' acknowledgements.
-            KeyWriteOutcome::Done(written) => Box::pin(ready(written)),
-            KeyWriteOutcome::Later(written) => written,
+            // Behind earlier acknowledgements.
+            KeyWriteOutcome::Done(written) => {
+                Box::pin(ready(written.map(|written| acknowledge(&written, is_isolated))))
+            }
+            KeyWriteOutcome::Later(written) => {
+                Box::pin(written.map(move |written| written.map(|written| acknowledge(&written, is_isolated))))
+            }
         };
-        writes.push_back((id.clone(), written));
+        pending.push_back((id.clone(), ack));
         cx.waker().wake();
         Ok(None)
     }
@@ -175,20 +210,19 @@ impl ConnectionKeys {
         store.opening(&request.topic, creator.as_ref())
     }
 
-    /// Returns the next write that is stored, answered or has failed: its id, and its acknowledgement's fields.
+    /// Returns the next request that is stored, answered or has failed: its id, and its acknowledgement's fields.
     pub(super) fn take_stored(
         &mut self,
-        store: KeyStore<'_>,
         cx: &Context<'_>,
     ) -> Option<(Option<Value>, Result<Value, Problem>)> {
-        let writes = &mut self.0.as_mut()?.writes;
+        let pending = &mut self.0.as_mut()?.pending;
         let waker = cx.waker();
-        let (_, first) = writes.front_mut()?;
-        let Poll::Ready(written) = first.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
+        let (_, first) = pending.front_mut()?;
+        let Poll::Ready(ack) = first.as_mut().poll(&mut task::Context::from_waker(&waker)) else {
             return None;
         };
-        let (id, _) = writes.pop_front()?;
-        Some((id, written.map(|written| acknowledge(&written, store))))
+        let (id, _) = pending.pop_front()?;
+        Some((id, ack))
     }
 
     /// The subscription count.

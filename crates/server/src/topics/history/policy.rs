@@ -31,6 +31,24 @@ impl HistoryPolicy {
         self
     }
 
+    /// Returns the limit of messages.
+    #[must_use]
+    pub fn max_messages(&self) -> usize {
+        self.messages
+    }
+
+    /// Returns the limit of bytes.
+    #[must_use]
+    pub fn max_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns the maximum age.
+    #[must_use]
+    pub fn max_age(&self) -> Option<Duration> {
+        self.age
+    }
+
     /// Approximate maximum age for a retained message. Late subscribers do not get an expired message, and its memory
     /// is freed by later publications. Default: no limit.
     #[must_use]

@@ -34,6 +34,18 @@ impl KeyedConfig {
         self
     }
 
+    /// Returns the maximum of keys in one topic.
+    #[must_use]
+    pub fn max_keys(&self) -> usize {
+        self.keys
+    }
+
+    /// Returns the memory limit for one topic's keys, in bytes.
+    #[must_use]
+    pub fn max_topic_bytes(&self) -> usize {
+        self.topic_bytes
+    }
+
     /// Maximum value size in bytes. Default 64 KiB: each change repeats the whole value for each subscriber.
     #[must_use]
     pub fn with_max_value_bytes(mut self, bytes: usize) -> Self {

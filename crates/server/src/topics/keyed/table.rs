@@ -33,7 +33,7 @@ const EPOCH_PREFIX: char = '\u{2}';
 #[derive(Debug)]
 pub(crate) struct KeyedTable {
     topics: Mutex<TopicList>,
-    pub(super) config: KeyedConfig,
+    pub(in crate::topics) config: KeyedConfig,
     pub(super) encode: Option<EncodeKeys>,
     log: Option<SharedKeyLog>,
     pub(super) replication: Option<SharedKeyReplication>,

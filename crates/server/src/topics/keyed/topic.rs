@@ -86,7 +86,7 @@ impl KeyedTopic {
     }
 
     /// Returns the number of subscribers on all threads.
-    pub(super) fn subscribers(&self) -> usize {
+    pub(in crate::topics) fn subscribers(&self) -> usize {
         self.threads.iter().map(|thread| thread.subscribers.load(Ordering::Relaxed)).sum()
     }
 

@@ -158,6 +158,7 @@ impl KeyedState {
         }
         new.into_iter().for_each(|key| self.put_snapshot(key, now));
         self.sequence = end;
+        self.forgotten = self.forgotten.max(changes.forgotten.min(end));
         Ok(())
     }
 

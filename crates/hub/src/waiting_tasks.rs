@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 /// Tasks that wait for a change to shared state. A task is registered once, however often it is polled, and forgotten
 /// when it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct WaitingTasks(Mutex<State>);
+pub(crate) struct WaitingTasks(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -19,7 +19,7 @@ struct State {
 
 impl WaitingTasks {
     /// Waits until a condition holds. Each change is followed by [`wake_all`](Self::wake_all).
-    pub(super) async fn wait_until(&self, condition: impl Fn() -> bool) {
+    pub(crate) async fn wait_until(&self, condition: impl Fn() -> bool) {
         let mut task = WaitingTask { tasks: self, number: 0 };
         poll_fn(|cx| {
             if condition() {
@@ -32,7 +32,7 @@ impl WaitingTasks {
         .await;
     }
 
-    pub(super) fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         let wakers = std::mem::take(&mut self.lock().wakers);
         wakers.into_values().for_each(Waker::wake);
     }

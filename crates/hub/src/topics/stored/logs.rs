@@ -1,0 +1,337 @@
+//! Histories in the store.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use sinews_server::{Position, Publisher, StoredHistory, StoredMessage};
+use sinews_store::{
+    LogAppend, LogAppended, LogCopy, LogEntry, LogStart, LogStep, ReadLog, Retention, StoreError, TopicPart,
+};
+
+use super::{StoredTopics, UNUSED_MAX, payload};
+use crate::model::encoding::MESSAGES;
+use crate::model::problem::Problem;
+use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, PublishedContent};
+use crate::streams::store::SharedOpening;
+use crate::topics::HubTopics;
+
+/// A topic without publications for this time is forgotten by the store, unless its messages live longer.
+const TOPIC_UNUSED: Duration = Duration::from_secs(24 * 3_600);
+
+/// Bytes that one read returns, about.
+const READ_BYTES: u64 = 4 << 20;
+
+/// This node's copy of a topic's messages.
+pub(super) struct LogTopic {
+    topic: Arc<str>,
+    /// Locked during a delivery, which locks the topics of the server below: their observer must not lock it.
+    state: Mutex<LogState>,
+    /// Clients can resume from the copy.
+    is_open: AtomicBool,
+    /// Locked for a moment.
+    usage: Mutex<LogUsage>,
+}
+
+struct LogState {
+    copy: LogCopy,
+    /// The copy has the messages from before its begin.
+    is_complete: bool,
+}
+
+struct LogUsage {
+    /// Encodings with subscribers, as bits.
+    encodings: u8,
+    /// The store was asked to follow the topic by its name.
+    is_followed: bool,
+    used: Instant,
+}
+
+impl StoredTopics {
+    /// Appends a publication. Its subscribers receive it from the store.
+    pub(crate) fn append(
+        &self,
+        publication: &Publication<'_, '_>,
+        once: Option<&str>,
+    ) -> impl Future<Output = Result<LogAppended, StoreError>> + Send + use<> {
+        let content = publication.content.message();
+        let append = self.retention(publication.topic).map(|retention| LogAppend {
+            topic: publication.topic.into(),
+            payload: payload::encode(content, publication.sender.exclude),
+            retention,
+            once: once.map(Into::into),
+            if_top: None,
+            wait_for_replica: false,
+        });
+        let answer = append.map(|append| self.store.append(append));
+        async move {
+            match answer {
+                Some(answer) => answer.await,
+                None => Err(StoreError::Rejected("the topic has no history any more".into())),
+            }
+        }
+    }
+
+    /// Appends as [`append`](Self::append) does, for a client.
+    pub(crate) fn append_for_client(
+        self: &Arc<Self>,
+        publication: &Publication<'_, '_>,
+        once: Option<&str>,
+    ) -> impl Future<Output = Result<LogAppended, Problem>> + Send + use<> {
+        let (stored, appended) = (Arc::clone(self), self.append(publication, once));
+        async move { appended.await.map_err(|error| stored.failure(&error)) }
+    }
+
+    fn retention(&self, topic: &str) -> Option<Retention> {
+        let policy = self.target.get()?.publisher.history_policy(&MESSAGES.topic(topic))?;
+        let age = policy.max_age();
+        Some(Retention {
+            messages: u32::try_from(policy.max_messages()).unwrap_or(u32::MAX),
+            bytes: policy.max_bytes() as u64,
+            age,
+            unused: age.map_or(TOPIC_UNUSED, |age| age.max(TOPIC_UNUSED)),
+        })
+    }
+
+    /// What a client waits for that uses a topic's history; `None` if it is here.
+    pub(crate) fn opening_of_log(self: &Arc<Self>, topic: &str) -> Option<SharedOpening> {
+        let log = self.use_log(topic, |usage| usage.is_followed = true)?;
+        if log.is_open.load(Ordering::Acquire) {
+            return None;
+        }
+        let topic = Arc::clone(&log.topic);
+        Some(self.opening(&topic, move || log.is_open.load(Ordering::Acquire)))
+    }
+
+    /// Changes a copy's usage. The copy is created, unless the topic has no history.
+    fn use_log(&self, topic: &str, change: impl FnOnce(&mut LogUsage)) -> Option<Arc<LogTopic>> {
+        let mut logs = self.logs.lock();
+        let log = match logs.get(topic) {
+            Some(log) => Arc::clone(log),
+            None => {
+                let copy = LogCopy::new(self.retention(topic)?.messages);
+                LogTopic::insert(&mut logs, topic, copy)
+            }
+        };
+        let mut usage = log.usage.lock();
+        let was_followed = usage.is_followed;
+        usage.used = Instant::now();
+        change(&mut usage);
+        let is_new = usage.is_followed && !was_followed;
+        drop(usage);
+        // While the copies are locked, so that its end does not overtake it.
+        if is_new {
+            self.store.follow(&TopicPart::log(topic));
+        }
+        drop(logs);
+        Some(log)
+    }
+
+    /// Counts a topic's subscribers in an encoding. Called while the server below is locked.
+    pub(super) fn count_subscribers(&self, topic: &str, encoding: u8, is_subscribed: bool) {
+        self.use_log(topic, |usage| match is_subscribed {
+            true => (usage.encodings, usage.is_followed) = (usage.encodings | encoding, true),
+            false => usage.encodings &= !encoding,
+        });
+    }
+
+    pub(super) fn note_appended(self: &Arc<Self>, topic: &str, epoch: u64, entry: LogEntry) {
+        let mut logs = self.logs.lock();
+        let log = match logs.get(topic) {
+            Some(log) => Arc::clone(log),
+            // A subscriber by a pattern: the copy begins here.
+            None => {
+                let Some(retention) = self.retention(topic) else { return };
+                let before = Position { epoch, sequence: entry.prev };
+                LogTopic::insert(&mut logs, topic, LogCopy::behind(before, retention.messages))
+            }
+        };
+        drop(logs);
+        log.usage.lock().used = Instant::now();
+        self.change_log(&log, |copy, steps| copy.notified(epoch, entry, steps));
+    }
+
+    pub(super) fn note_following_log(self: &Arc<Self>, topic: &str) {
+        let Some(log) = self.logs.lock().get(topic).cloned() else { return };
+        let is_incomplete = !log.state.lock().is_complete;
+        self.change_log(&log, |copy, steps| {
+            if is_incomplete { copy.reload(steps) } else { copy.following(steps) }
+        });
+    }
+
+    /// Repeats failed reads, and drops the copies that are unused.
+    pub(super) fn maintain_logs(self: &Arc<Self>, is_up: bool) {
+        let logs: Vec<Arc<LogTopic>> = self.logs.lock().values().cloned().collect();
+        for log in logs {
+            if log.is_unused() {
+                self.drop_log(&log);
+            } else if is_up {
+                self.change_log(&log, LogCopy::retry);
+            }
+        }
+    }
+
+    fn drop_log(&self, log: &Arc<LogTopic>) {
+        let mut logs = self.logs.lock();
+        // It was perhaps used just now.
+        if log.is_unused() {
+            logs.remove(&log.topic);
+            if log.usage.lock().is_followed {
+                self.store.unfollow(&TopicPart::log(&log.topic));
+            }
+        }
+    }
+
+    /// The copies that an audit compares, with their last positions.
+    pub(super) fn audited_logs(&self) -> Vec<(TopicPart, Position)> {
+        let logs: Vec<Arc<LogTopic>> = self.logs.lock().values().cloned().collect();
+        let last = |log: &Arc<LogTopic>| Some((TopicPart::log(&log.topic), log.state.lock().copy.last()?));
+        logs.iter().filter_map(last).collect()
+    }
+
+    pub(super) fn audit_log(self: &Arc<Self>, topic: &str, asked: Position, top: Option<Position>) {
+        let Some(log) = self.logs.lock().get(topic).cloned() else { return };
+        self.change_log(&log, |copy, steps| copy.top(asked, top, steps));
+    }
+
+    /// Changes a copy, and executes the steps in order.
+    fn change_log(
+        self: &Arc<Self>,
+        log: &Arc<LogTopic>,
+        change: impl FnOnce(&mut LogCopy, &mut Vec<LogStep>),
+    ) {
+        let mut state = log.state.lock();
+        let mut steps = Vec::new();
+        change(&mut state.copy, &mut steps);
+        if !steps.is_empty()
+            && let Some((hub, publisher)) = self.target()
+        {
+            for step in steps {
+                self.execute_log(log, &mut state, step, &hub, &publisher);
+            }
+        }
+        let is_open = state.is_complete && state.copy.last().is_some();
+        drop(state);
+        if is_open && !log.is_open.swap(true, Ordering::AcqRel) {
+            self.waiting.wake_all();
+        }
+    }
+
+    fn execute_log(
+        self: &Arc<Self>,
+        log: &Arc<LogTopic>,
+        state: &mut LogState,
+        step: LogStep,
+        hub: &HubTopics,
+        publisher: &Publisher,
+    ) {
+        match step {
+            LogStep::Read(start) => self.read_log(log, start),
+            LogStep::Install { position, floor, entries } => {
+                state.is_complete = true;
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let entries = entries.into_iter().filter_map(|entry| StoredEntry::read(entry, now)).collect();
+                hub.install_stored(publisher, &log.topic, position, floor, entries);
+            }
+            LogStep::Lost => {
+                self.counters.lost.fetch_add(1, Ordering::Relaxed);
+                hub.notify_reset(&mut publisher.clone(), &log.topic);
+            }
+            LogStep::Deliver { epoch, entry } => {
+                let position = Position { epoch, sequence: entry.sequence };
+                let Some((content, exclude)) = payload::decode(&entry.payload) else {
+                    tracing::error!(topic = &*log.topic, "a message in the topic store has another version");
+                    return;
+                };
+                let sender = PublicationSender { exclude, ..PublicationSender::default() };
+                let content = PublishedContent::from(&content);
+                let publication = Publication::new(&log.topic, &content)
+                    .with_origin(PublicationOrigin::Store { prev: entry.prev })
+                    .with_sender(sender)
+                    .at(Some(position));
+                hub.publish(&mut publisher.clone(), &publication);
+            }
+        }
+    }
+
+    fn read_log(self: &Arc<Self>, log: &Arc<LogTopic>, start: LogStart) {
+        if let LogStart::After(_) = start {
+            self.counters.gaps.fetch_add(1, Ordering::Relaxed);
+        }
+        let messages = self.retention(&log.topic).map_or(1, |retention| retention.messages);
+        let read = ReadLog { topic: (*log.topic).into(), start, max_messages: messages, max_bytes: READ_BYTES };
+        let (stored, log, answer) = (Arc::clone(self), Arc::clone(log), self.store.read_log(read));
+        self.spawn_read(async move {
+            match answer.await {
+                Ok(page) => stored.change_log(&log, |copy, steps| copy.page(page, steps)),
+                Err(_) => log.state.lock().copy.read_failed(),
+            }
+        });
+    }
+}
+
+impl LogTopic {
+    fn insert(logs: &mut HashMap<Arc<str>, Arc<Self>>, topic: &str, copy: LogCopy) -> Arc<Self> {
+        let topic: Arc<str> = topic.into();
+        let is_complete = !copy.is_live();
+        let usage = LogUsage { encodings: 0, is_followed: false, used: Instant::now() };
+        let log = Arc::new(Self {
+            topic: Arc::clone(&topic),
+            state: Mutex::new(LogState { copy, is_complete }),
+            is_open: AtomicBool::new(false),
+            usage: Mutex::new(usage),
+        });
+        logs.insert(topic, Arc::clone(&log));
+        log
+    }
+
+    fn is_unused(&self) -> bool {
+        let usage = self.usage.lock();
+        usage.encodings == 0 && usage.used.elapsed() > UNUSED_MAX
+    }
+}
+
+/// A message from the store.
+pub(crate) struct StoredEntry {
+    sequence: u64,
+    content: crate::model::MessageContent,
+    age: Duration,
+}
+
+impl StoredEntry {
+    /// `None` if another version has written it.
+    fn read(entry: LogEntry, now: Duration) -> Option<Self> {
+        let (content, _) = payload::decode(&entry.payload)?;
+        let age = now.saturating_sub(Duration::from_millis(entry.time));
+        Some(Self { sequence: entry.sequence, content, age })
+    }
+}
+
+impl HubTopics {
+    /// Replaces a topic's history by the store's, in all encodings with positions.
+    fn install_stored(
+        &self,
+        publisher: &Publisher,
+        topic: &str,
+        position: Position,
+        floor: u64,
+        entries: Vec<StoredEntry>,
+    ) {
+        let positioned = self.encodings().assigning().into_iter().chain(self.encodings().following());
+        for registered in positioned {
+            let Some(name) = registered.encoding.name(topic) else { continue };
+            let messages = entries.iter().map(|entry| {
+                let content = PublishedContent::from(&entry.content);
+                let publication = Publication::new(topic, &content);
+                let position = Position { sequence: entry.sequence, ..position };
+                let message = registered.encoding.encode(&publication, &name, Some(position));
+                StoredMessage { sequence: entry.sequence, message, age: entry.age }
+            });
+            let stored = StoredHistory { position, floor, messages: messages.collect() };
+            // The topic's name was checked when it was published.
+            let _ = publisher.install_history(&registered.topics.topic(topic), stored);
+        }
+    }
+}
