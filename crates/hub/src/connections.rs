@@ -516,6 +516,10 @@ impl RegisteredConnection {
         self.0.registry.id_of(&self.0)
     }
 
+    pub(crate) fn connection_id(&self) -> ConnectionId {
+        ConnectionId { process: self.0.registry.process, number: self.0.number }
+    }
+
     pub(crate) fn path(&self) -> ConnectionPath {
         self.0.path
     }

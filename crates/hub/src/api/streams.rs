@@ -121,21 +121,16 @@ async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durabilit
 }
 
 /// `POST /topics/{name}` for a durable topic: answers when the stream's durability is reached.
-pub(crate) fn append_to_durable(
-    store: Arc<StreamService>,
+pub(crate) async fn answer_stored(
     topic: String,
-    content: MessageContent,
-    rights: Rights,
-) -> impl Future<Output = Response> + use<> {
-    let append = append_to_topic(&store, &topic, content, None, rights);
-    async move {
-        match append.await {
-            Ok(StoredPublication { epoch, sequence, .. }) => {
-                let body = json!({ "topic": topic, "epoch": epoch, "seq": sequence });
-                Response::json(format!("{body}\n"))
-            }
-            Err(problem) => error_response(&problem),
+    append: impl Future<Output = Result<StoredPublication, Problem>>,
+) -> Response {
+    match append.await {
+        Ok(StoredPublication { epoch, sequence, .. }) => {
+            let body = json!({ "topic": topic, "epoch": epoch, "seq": sequence });
+            Response::json(format!("{body}\n"))
         }
+        Err(problem) => error_response(&problem),
     }
 }
 

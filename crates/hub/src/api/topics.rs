@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 
-use super::streams::append_to_durable;
+use super::streams::{answer_stored, append_to_topic};
 use crate::access::auth::{Action, Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::config::ConfigHandle;
@@ -81,7 +82,7 @@ pub(crate) fn publish(api: &TopicPublishing, request: &mut Request<'_>) -> Resul
 }
 
 impl TopicPublishing {
-    /// Reports a publication, and appends it if its topic is durable.
+    /// Reports a publication, and appends it if its topic is durable or in a topic store.
     fn append(
         &self,
         topic: &str,
@@ -89,8 +90,15 @@ impl TopicPublishing {
         rights: &Rights,
     ) -> Option<impl Future<Output = Response> + use<>> {
         client_message::report(&self.hub, topic, content, rights, None);
-        let store = self.store.as_ref().filter(|store| store.topics().is_durable(topic))?;
-        Some(append_to_durable(Arc::clone(store), topic.to_owned(), content.clone(), rights.clone()))
+        let append = match self.store.as_ref().filter(|store| store.topics().is_durable(topic)) {
+            Some(store) => Either::Left(append_to_topic(store, topic, content.clone(), None, rights.clone())),
+            None => {
+                let stored = self.hub.stored(topic)?;
+                let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
+                Either::Right(async move { Ok(appended.await?.into()) })
+            }
+        };
+        Some(answer_stored(topic.to_owned(), append))
     }
 
     /// Delivers a publication to subscribers.

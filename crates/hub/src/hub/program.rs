@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Context, InvalidTopic, Position, Publisher, ReplayFrom};
 
 use crate::access::auth::Rights;
-use crate::api::streams::append_to_topic;
+use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::background::Background;
 use crate::model::json::check_depth;
 use crate::model::json_list::JsonListItem as _;
@@ -126,10 +127,11 @@ impl ProgramTopics {
         self.publisher.is_backlogged()
     }
 
-    /// Whether publications to this topic are records of a stream: [`append`](Self::append).
+    /// Whether publications to this topic are records of a stream, or messages in a topic store:
+    /// [`append`](Self::append).
     #[must_use]
     pub fn is_durable(&self, topic: &str) -> bool {
-        self.durable_store(topic).is_some()
+        self.durable_store(topic).is_some() || self.hub.stored(topic).is_some()
     }
 
     fn durable_store(&self, topic: &str) -> Option<&Arc<StreamService>> {
@@ -145,13 +147,14 @@ impl ProgramTopics {
         Self::check_name(topic)?;
         message.check()?;
         let content = message.content();
-        if self.is_durable(topic) {
+        if self.durable_store(topic).is_some() {
             return Err(problem(code::TOPIC, "the topic is durable: append the message").into());
         }
         Ok(self.hub.publish(&mut self.publisher, &Publication::new(topic, &(&content).into())))
     }
 
-    /// Appends a message to the stream of a durable topic, from which its subscribers get it. Returns the position.
+    /// Appends a message to the stream of a durable topic, or to the topic store, from which its subscribers get it.
+    /// Returns the position.
     ///
     /// # Errors
     /// [`RequestFailed`]: the topic's name or the JSON is invalid, the topic is not durable, or the stream cannot be
@@ -165,9 +168,14 @@ impl ProgramTopics {
         Self::check_name(topic)?;
         message.check()?;
         let content = message.content();
-        let store =
-            self.durable_store(topic).ok_or_else(|| problem(code::TOPIC, "the topic is not durable"))?;
-        let appended = append_to_topic(store, topic, content, None, Rights::all());
+        let appended = match (self.durable_store(topic), self.hub.stored(topic)) {
+            (Some(store), _) => Either::Left(append_to_topic(store, topic, content, None, Rights::all())),
+            (None, Some(stored)) => {
+                let appended = stored.append_for_client(&Publication::new(topic, &(&content).into()), None);
+                Either::Right(async move { Ok(StoredPublication::from(appended.await?)) })
+            }
+            (None, None) => return Err(problem(code::TOPIC, "the topic is not durable").into()),
+        };
         Ok(async move {
             let stored = appended.await?;
             Ok(Position { epoch: stored.epoch, sequence: stored.sequence })
@@ -190,6 +198,9 @@ impl ProgramTopics {
             if let Some(store) = topics.durable_store(&topic) {
                 let messages = stored_history(store, &topic, start).await?;
                 return Ok(format!("[{messages}]"));
+            }
+            if let Some(opening) = topics.hub.opening_of_history(&topic) {
+                opening.await?;
             }
             let read = |name: &str, start| topics.publisher.history(name, start);
             let mut list = "[".to_owned();

@@ -29,7 +29,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{position_fields, ConnectionKeys, KeyOp, KeyRequest};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest, position_fields};
 use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;

@@ -149,7 +149,11 @@ impl TopicClient {
             Some(stream) => stream.append(&self.topic, content, self.session.rights(), cx),
             None => {
                 let excludes_publisher = !self.include_self;
-                let sender = PublicationSender { excludes_publisher, ..PublicationSender::default() };
+                // The publisher receives its own messages from the topic store, as all others do.
+                let is_stored = excludes_publisher && self.session.hub().stored(&self.topic).is_some();
+                let exclude = self.session.connection_id().filter(|_| is_stored);
+                let sender =
+                    PublicationSender { excludes_publisher, exclude, ..PublicationSender::default() };
                 let content = content.into();
                 let publication = Publication::new(&self.topic, &content).with_sender(sender);
                 self.session.hub().publish(cx, &publication);

@@ -15,6 +15,7 @@ use crate::config::{ConfigHandle, HubConfig, RejectedClaims, log_rights};
 use crate::connections::{ConnectionCommand, ConnectionPath, REVOKED, RegisteredConnection};
 use crate::hooks::{HookCall, HookDetail, PendingReply};
 use crate::model::MessageContent;
+use crate::model::connection_id::ConnectionId;
 use crate::model::problem::{Problem, code, problem};
 use crate::outgoing::options::HookOptions;
 use crate::topics::HubTopics;
@@ -59,6 +60,11 @@ impl<R> ClientSession<R> {
     /// Returns the open connection's id.
     pub(crate) fn id(&self) -> Option<String> {
         self.connection.as_ref().map(RegisteredConnection::id)
+    }
+
+    /// Returns the open connection's id, for publications that exclude it.
+    pub(crate) fn connection_id(&self) -> Option<ConnectionId> {
+        self.connection.as_ref().map(RegisteredConnection::connection_id)
     }
 
     /// Returns the open connection's path.

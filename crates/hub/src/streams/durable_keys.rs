@@ -26,11 +26,11 @@ use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamC
 pub(super) use self::record::{encode, time_left};
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
-use crate::waiting_tasks::WaitingTasks;
 use crate::access::namespaces::order::PatternSet;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::{FaultCause, RejectedWrites};
+use crate::waiting_tasks::WaitingTasks;
 
 /// The durable keys of all topics.
 pub(crate) struct DurableKeys {

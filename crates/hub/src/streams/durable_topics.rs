@@ -30,7 +30,6 @@ use super::event_records::sealed_content_of;
 use super::pattern_state::TopicDiscovery;
 use super::records_from::records_from;
 use super::request::now;
-use crate::waiting_tasks::WaitingTasks;
 use super::wake_flag::WakeFlag;
 use crate::access::namespaces::order::{PatternSet, overlap};
 use crate::model::MessageContent;
@@ -38,6 +37,7 @@ use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::publication::{Publication, PublicationOrigin};
 use crate::topics::HubTopics;
+use crate::waiting_tasks::WaitingTasks;
 
 /// The durable topics.
 pub(crate) struct DurableTopics {

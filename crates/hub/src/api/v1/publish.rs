@@ -381,7 +381,9 @@ fn publish_to(
             let publication = Publication::new(topic, &content).with_sender(sender);
             if let Some(stored) = context.hub.stored(topic) {
                 let appended = stored.append_for_client(&publication, key);
-                return ApiPublication::appending(async move { Ok(Published::Stored(appended.await?.into())) });
+                return ApiPublication::appending(
+                    async move { Ok(Published::Stored(appended.await?.into())) },
+                );
             }
             let subscribers = context.hub.publish(out, &publication);
             let cluster = context.hub.reaches_nodes();

@@ -218,8 +218,7 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
         let (hub, publisher) = (Arc::clone(&context.hub), request.publisher());
         let opening = hub.opening_of_history(&topic);
         let read = move || {
-            let messages =
-                history_page(&hub, &topic, start, |name, start| publisher.history(name, start))?;
+            let messages = history_page(&hub, &topic, start, |name, start| publisher.history(name, start))?;
             let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
             Ok(list_success(JsonList::new(head, messages, "]}\n")))
         };

@@ -157,7 +157,7 @@ impl ConnectionKeys {
         &mut self,
         ack: PendingAck,
         id: &Option<Value>,
-        cx: &mut Context<'_>,
+        cx: &Context<'_>,
     ) -> Result<OpReply, Problem> {
         self.check_pending()?;
         self.0.get_or_insert_default().pending.push_back((id.clone(), ack));
@@ -184,9 +184,9 @@ impl ConnectionKeys {
             KeyWriteOutcome::Done(written) => {
                 Box::pin(ready(written.map(|written| acknowledge(&written, is_isolated))))
             }
-            KeyWriteOutcome::Later(written) => {
-                Box::pin(written.map(move |written| written.map(|written| acknowledge(&written, is_isolated))))
-            }
+            KeyWriteOutcome::Later(written) => Box::pin(
+                written.map(move |written| written.map(|written| acknowledge(&written, is_isolated))),
+            ),
         };
         pending.push_back((id.clone(), ack));
         cx.waker().wake();

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{self, Poll};
 use std::time::Instant;
 
+use futures_util::FutureExt as _;
 use sinews_server::{Context, InvalidTopic, LogLimit, Prepared, ReplayFrom};
 
 use super::recovery::{ChannelRecovery, RecoverRequest};
@@ -21,6 +22,7 @@ use crate::model::event::Event;
 use crate::model::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
+use crate::streams::store::SharedOpening;
 use crate::streams::topic_history::HISTORY_MAX;
 
 /// A subscription that waits for the events that its client has missed.
@@ -28,13 +30,23 @@ pub(super) struct PendingRecovery {
     pub(super) channel: Box<str>,
     topic: Box<str>,
     request: RecoverRequest,
-    source: MissedSource,
-    reading: Reading,
-    /// Reads so far.
-    reads: u32,
+    work: RecoveryWork,
     /// When the reading ends; `None` while it pauses, and before it begins. A time of
     /// [`LiveApps::now`](super::live::LiveApps::now).
     pub(super) deadline: Option<u64>,
+}
+
+/// What a recovery waits for.
+enum RecoveryWork {
+    /// The missed records of a stream.
+    Stream {
+        source: MissedSource,
+        reading: Reading,
+        /// Reads so far.
+        reads: u32,
+    },
+    /// This node's copy of a topic in a topic store, from which the missed events follow.
+    Stored(SharedOpening),
 }
 
 /// The store from which the missed records are read, and the services of the protocol.
@@ -66,16 +78,30 @@ impl PendingRecovery {
     ) -> Self {
         let source = MissedSource { store: Arc::clone(store), services: Arc::clone(services) };
         let reading = start_reading(source.clone(), topic, request);
-        let (channel, topic) = (channel.into(), topic.into());
-        Self { channel, topic, request, source, reading, reads: 1, deadline: None }
+        Self::with_work(channel, topic, request, RecoveryWork::Stream { source, reading, reads: 1 })
+    }
+
+    /// Prepares to recover from a topic store.
+    pub(super) fn stored(
+        channel: &str,
+        topic: &str,
+        request: RecoverRequest,
+        opening: SharedOpening,
+    ) -> Self {
+        Self::with_work(channel, topic, request, RecoveryWork::Stored(opening))
+    }
+
+    fn with_work(channel: &str, topic: &str, request: RecoverRequest, work: RecoveryWork) -> Self {
+        Self { channel: channel.into(), topic: topic.into(), request, work, deadline: None }
     }
 
     /// Pauses until the next poll, which begins again: a recovery that has begun drops its records and its memory,
     /// which other recoveries may wait for.
     pub(super) fn pause(&mut self) {
-        if self.deadline.take().is_some() {
-            self.reading = start_reading(self.source.clone(), &self.topic, self.request);
-            self.reads = 1;
+        if self.deadline.take().is_some()
+            && let RecoveryWork::Stream { source, reading, reads } = &mut self.work
+        {
+            (*reading, *reads) = (start_reading(source.clone(), &self.topic, self.request), 1);
         }
     }
 
@@ -111,8 +137,20 @@ impl PendingRecovery {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<ChannelRecovery, InvalidTopic>> {
         let encoded = RECOVERABLE_EVENTS.topic(&self.topic);
         let waker = cx.waker();
+        let (source, reading, reads) = match &mut self.work {
+            RecoveryWork::Stream { source, reading, reads } => (source, reading, reads),
+            RecoveryWork::Stored(opening) => {
+                return match opening.poll_unpin(&mut task::Context::from_waker(&waker)) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Ok(())) => {
+                        Poll::Ready(ChannelRecovery::subscribe(cx, &self.topic, self.request))
+                    }
+                    Poll::Ready(Err(_)) => Poll::Ready(self.subscribe_to_new_events(cx)),
+                };
+            }
+        };
         loop {
-            let read = self.reading.as_mut().poll(&mut task::Context::from_waker(&waker));
+            let read = reading.as_mut().poll(&mut task::Context::from_waker(&waker));
             let Poll::Ready(read) = read else { return Poll::Pending };
             let (missed, reserved) = match read {
                 Ok(Some(missed)) => missed,
@@ -136,11 +174,11 @@ impl PendingRecovery {
                     let missed = self.missed_events(missed);
                     return Poll::Ready(Ok(ChannelRecovery { position: Some(position), missed }));
                 }
-                Ok(None) if self.reads == READS_MAX => break,
+                Ok(None) if *reads == READS_MAX => break,
                 Ok(None) => {
-                    self.reads += 1;
-                    let source = self.source.clone();
-                    self.reading =
+                    *reads += 1;
+                    let source = source.clone();
+                    *reading =
                         Box::pin(async move { read_reserved(&source, missed, reserved).await.map(Some) });
                 }
             }

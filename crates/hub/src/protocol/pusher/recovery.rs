@@ -117,15 +117,9 @@ fn missed(
     end: Position,
     socket_id: Option<u128>,
 ) -> Option<Vec<Prepared>> {
-    if after.epoch != end.epoch || after.sequence > end.sequence {
-        return None;
-    }
-    let expected =
-        usize::try_from(end.sequence - after.sequence).ok().filter(|count| *count <= HISTORY_MAX)?;
-    let retained = topics.history(encoded, ReplayFrom::After(after)).into_iter();
+    let retained = topics.history_after(encoded, after)?.into_iter();
     let retained: Vec<_> = retained.take_while(|(sequence, _)| *sequence <= end.sequence).collect();
-    let is_next = |(expected, (sequence, _)): (u64, &(u64, Prepared))| *sequence == expected;
-    if retained.len() != expected || !(after.sequence + 1..).zip(&retained).all(is_next) {
+    if retained.len() > HISTORY_MAX {
         return None;
     }
     let bytes: usize = retained.iter().map(|(_, message)| message.payload().len()).sum();

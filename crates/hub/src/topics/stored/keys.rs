@@ -106,7 +106,8 @@ impl StoredTopics {
     /// The copies that an audit compares, with their last positions.
     pub(super) fn audited_keys(&self) -> Vec<(TopicPart, Position)> {
         let all: Vec<Arc<KeyTopic>> = self.keys.lock().values().cloned().collect();
-        let last = |keys: &Arc<KeyTopic>| Some((TopicPart::keys(&keys.topic), keys.state.lock().copy.last()?));
+        let last =
+            |keys: &Arc<KeyTopic>| Some((TopicPart::keys(&keys.topic), keys.state.lock().copy.last()?));
         all.iter().filter_map(last).collect()
     }
 

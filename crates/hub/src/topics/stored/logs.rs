@@ -12,6 +12,7 @@ use sinews_store::{
 };
 
 use super::{StoredTopics, UNUSED_MAX, payload};
+use crate::model::MessageContent;
 use crate::model::encoding::MESSAGES;
 use crate::model::problem::Problem;
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, PublishedContent};
@@ -59,7 +60,7 @@ impl StoredTopics {
         let content = publication.content.message();
         let append = self.retention(publication.topic).map(|retention| LogAppend {
             topic: publication.topic.into(),
-            payload: payload::encode(content, publication.sender.exclude),
+            payload: payload::encode(content, publication.sender),
             retention,
             once: once.map(Into::into),
             if_top: None,
@@ -156,9 +157,12 @@ impl StoredTopics {
     pub(super) fn note_following_log(self: &Arc<Self>, topic: &str) {
         let Some(log) = self.logs.lock().get(topic).cloned() else { return };
         let is_incomplete = !log.state.lock().is_complete;
-        self.change_log(&log, |copy, steps| {
-            if is_incomplete { copy.reload(steps) } else { copy.following(steps) }
-        });
+        self.change_log(
+            &log,
+            |copy, steps| {
+                if is_incomplete { copy.reload(steps) } else { copy.following(steps) }
+            },
+        );
     }
 
     /// Repeats failed reads, and drops the copies that are unused.
@@ -241,11 +245,10 @@ impl StoredTopics {
             }
             LogStep::Deliver { epoch, entry } => {
                 let position = Position { epoch, sequence: entry.sequence };
-                let Some((content, exclude)) = payload::decode(&entry.payload) else {
+                let Some((content, sender)) = payload::decode(&entry.payload) else {
                     tracing::error!(topic = &*log.topic, "a message in the topic store has another version");
                     return;
                 };
-                let sender = PublicationSender { exclude, ..PublicationSender::default() };
                 let content = PublishedContent::from(&content);
                 let publication = Publication::new(&log.topic, &content)
                     .with_origin(PublicationOrigin::Store { prev: entry.prev })
@@ -261,7 +264,8 @@ impl StoredTopics {
             self.counters.gaps.fetch_add(1, Ordering::Relaxed);
         }
         let messages = self.retention(&log.topic).map_or(1, |retention| retention.messages);
-        let read = ReadLog { topic: (*log.topic).into(), start, max_messages: messages, max_bytes: READ_BYTES };
+        let read =
+            ReadLog { topic: (*log.topic).into(), start, max_messages: messages, max_bytes: READ_BYTES };
         let (stored, log, answer) = (Arc::clone(self), Arc::clone(log), self.store.read_log(read));
         self.spawn_read(async move {
             match answer.await {
@@ -296,16 +300,17 @@ impl LogTopic {
 /// A message from the store.
 pub(crate) struct StoredEntry {
     sequence: u64,
-    content: crate::model::MessageContent,
+    content: MessageContent,
+    sender: PublicationSender,
     age: Duration,
 }
 
 impl StoredEntry {
     /// `None` if another version has written it.
     fn read(entry: LogEntry, now: Duration) -> Option<Self> {
-        let (content, _) = payload::decode(&entry.payload)?;
+        let (content, sender) = payload::decode(&entry.payload)?;
         let age = now.saturating_sub(Duration::from_millis(entry.time));
-        Some(Self { sequence: entry.sequence, content, age })
+        Some(Self { sequence: entry.sequence, content, sender, age })
     }
 }
 
@@ -324,7 +329,7 @@ impl HubTopics {
             let Some(name) = registered.encoding.name(topic) else { continue };
             let messages = entries.iter().map(|entry| {
                 let content = PublishedContent::from(&entry.content);
-                let publication = Publication::new(topic, &content);
+                let publication = Publication::new(topic, &content).with_sender(entry.sender);
                 let position = Position { sequence: entry.sequence, ..position };
                 let message = registered.encoding.encode(&publication, &name, Some(position));
                 StoredMessage { sequence: entry.sequence, message, age: entry.age }

@@ -1,7 +1,8 @@
 //! A publication as the store's payload.
 //!
 //! ```text
-//!   version 1 B · kind 1 B · excluded connection (process 4 B, number 8 B; present if the kind has bit 7) · content
+//!   version 1 B · kind 1 B · excluded connection (process 4 B, number 8 B; present if the kind has bit 7)
+//!   · sender's socket (16 B; present if the kind has bit 6) · content
 //! ```
 //!
 //! Integers are little endian. The content is the last field, so that a client can write no other one.
@@ -10,6 +11,7 @@ use bytes::Bytes;
 
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
+use crate::model::publication::PublicationSender;
 use crate::wire::ContentKind;
 
 const VERSION: u8 = 1;
@@ -17,7 +19,11 @@ const VERSION: u8 = 1;
 /// Bit in the kind for a publication that excludes a connection.
 const EXCLUDES: u8 = 1 << 7;
 
-pub(super) fn encode(content: &MessageContent, exclude: Option<ConnectionId>) -> Bytes {
+/// Bit in the kind for a publication by a client of an app.
+const HAS_SOCKET: u8 = 1 << 6;
+
+/// Encodes a publication. A publisher that does not receive it is excluded by its connection or its socket.
+pub(super) fn encode(content: &MessageContent, sender: PublicationSender) -> Bytes {
     let (kind, payload) = content.parts();
     let kind = match kind {
         ContentKind::Text => 0,
@@ -25,29 +31,38 @@ pub(super) fn encode(content: &MessageContent, exclude: Option<ConnectionId>) ->
         ContentKind::Binary => 2,
         ContentKind::Event => 3,
     };
-    let mut out = Vec::with_capacity(payload.len() + 14);
-    out.extend_from_slice(&[VERSION, if exclude.is_some() { kind | EXCLUDES } else { kind }]);
+    let PublicationSender { socket, exclude, .. } = sender;
+    let excludes = if exclude.is_some() { EXCLUDES } else { 0 };
+    let has_socket = if socket.is_some() { HAS_SOCKET } else { 0 };
+    let mut out = Vec::with_capacity(payload.len() + 30);
+    out.extend_from_slice(&[VERSION, kind | excludes | has_socket]);
     if let Some(ConnectionId { process, number }) = exclude {
         out.extend_from_slice(&process.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
+    }
+    if let Some(socket) = socket {
+        out.extend_from_slice(&socket.to_le_bytes());
     }
     out.extend_from_slice(&payload);
     out.into()
 }
 
 /// Reads a payload; `None` if another version has written it.
-pub(super) fn decode(payload: &Bytes) -> Option<(MessageContent, Option<ConnectionId>)> {
-    let (&[VERSION, kind], _) = payload.split_first_chunk::<2>()? else { return None };
-    let (exclude, at) = if kind & EXCLUDES == 0 {
-        (None, 2)
-    } else {
-        let (process, rest) = payload[2..].split_first_chunk::<4>()?;
-        let number = rest.first_chunk::<8>()?;
+pub(super) fn decode(payload: &Bytes) -> Option<(MessageContent, PublicationSender)> {
+    let (&[VERSION, kind], mut rest) = payload.split_first_chunk::<2>()? else { return None };
+    let mut sender = PublicationSender::default();
+    if kind & EXCLUDES != 0 {
+        let (process, after) = rest.split_first_chunk::<4>()?;
+        let (number, after) = after.split_first_chunk::<8>()?;
         let (process, number) = (u32::from_le_bytes(*process), u64::from_le_bytes(*number));
-        (Some(ConnectionId { process, number }), 14)
-    };
-    let content = payload.slice(at..);
-    let kind = match kind & !EXCLUDES {
+        (sender.exclude, rest) = (Some(ConnectionId { process, number }), after);
+    }
+    if kind & HAS_SOCKET != 0 {
+        let (socket, after) = rest.split_first_chunk::<16>()?;
+        (sender.socket, rest) = (Some(u128::from_le_bytes(*socket)), after);
+    }
+    let content = payload.slice(payload.len() - rest.len()..);
+    let kind = match kind & !(EXCLUDES | HAS_SOCKET) {
         0 => ContentKind::Text,
         1 => ContentKind::Json,
         2 => ContentKind::Binary,
@@ -55,7 +70,7 @@ pub(super) fn decode(payload: &Bytes) -> Option<(MessageContent, Option<Connecti
         _ => return None,
     };
     let is_valid = kind == ContentKind::Binary || std::str::from_utf8(&content).is_ok();
-    is_valid.then(|| (MessageContent::from_wire(kind, content), exclude))
+    is_valid.then(|| (MessageContent::from_wire(kind, content), sender))
 }
 
 #[cfg(test)]
@@ -65,15 +80,16 @@ mod tests {
     #[test]
     fn content_cannot_forge_a_field() {
         let exclude = Some(ConnectionId { process: 7, number: 1 << 40 });
-        for exclude in [None, exclude] {
+        for (exclude, socket) in [(None, None), (exclude, None), (None, Some(1 << 100)), (exclude, Some(9))] {
             // A content that begins as a payload that excludes a connection.
             let content = MessageContent::Binary(vec![VERSION, 2 | EXCLUDES, 1, 2, 3].into());
-            let payload = encode(&content, exclude);
-            let (read, excluded) = decode(&payload).unwrap();
-            assert_eq!((read.parts(), excluded), (content.parts(), exclude));
+            let sender = PublicationSender { socket, exclude, excludes_publisher: false };
+            let payload = encode(&content, sender);
+            let (read, read_sender) = decode(&payload).unwrap();
+            assert_eq!((read.parts(), read_sender), (content.parts(), sender));
             assert!(decode(&payload.slice(..1)).is_none());
         }
-        for bad in [&[2, 0][..], &[1, 4], &[1, 0, 0xFF], &[1, EXCLUDES, 1]] {
+        for bad in [&[2, 0][..], &[1, 4], &[1, 0, 0xFF], &[1, EXCLUDES, 1], &[1, HAS_SOCKET, 1]] {
             assert!(decode(&Bytes::copy_from_slice(bad)).is_none(), "{bad:?}");
         }
     }

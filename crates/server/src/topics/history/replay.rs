@@ -278,6 +278,17 @@ impl Topics {
         entry.history().map(|history| history.lock().position())
     }
 
+    /// Returns the messages of a topic behind a position, each with its sequence; `None` if some are missing.
+    #[must_use]
+    pub fn history_after(&self, name: &str, after: Position) -> Option<Vec<(u64, Prepared)>> {
+        let entry = self.directory.find(name)?;
+        let ring = self.directory.lock_trimmed(entry.history()?);
+        let (first, is_complete) = ring.start(ReplayFrom::After(after));
+        let messages =
+            || ring.from(first).map(|(sequence, message, _)| (sequence, message.clone())).collect();
+        is_complete.then(messages)
+    }
+
     /// Returns the retained messages of a topic from a start on, each with its sequence; shared, not copied. Empty
     /// without history.
     #[must_use]

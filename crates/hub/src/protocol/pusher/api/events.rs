@@ -4,13 +4,15 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, try_join_all};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use sinews_server::{Answer, Request, Response, Topics};
 use sinews_stream::Durability;
 
+use super::super::services::PusherServices;
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
 use crate::access::auth::{Action, Rights};
@@ -27,6 +29,7 @@ use crate::model::problem::Problem;
 use crate::model::publication::{Publication, PublishedContent};
 use crate::model::socket_id::parse_socket_id;
 use crate::streams::service::StreamService;
+use crate::topics::TopicPublisher;
 
 /// An event in a request.
 #[derive(Deserialize)]
@@ -227,6 +230,26 @@ struct WaitingEvents {
     stored: Vec<SealedEvent>,
     /// Events on the other channels.
     others: Vec<EventForTopic>,
+    /// Events that a topic store has received.
+    appends: Vec<BoxFuture<'static, Result<(), Problem>>>,
+}
+
+impl WaitingEvents {
+    /// Publishes an event that needs no stream.
+    fn publish(
+        &mut self,
+        services: &PusherServices,
+        out: &mut impl TopicPublisher,
+        event: &Publication<'_, '_>,
+    ) {
+        match services.hub.stored(event.topic) {
+            Some(stored) => {
+                let appended = stored.append_for_client(event, None);
+                self.appends.push(async move { appended.await.map(drop) }.boxed());
+            }
+            None => _ = services.hub.publish(out, event),
+        }
+    }
 }
 
 /// Publishes a request's events at once, unless some of their channels are durable topics.
@@ -249,9 +272,7 @@ fn publish(
             let users_own = recipients.user().map(|user| for_user(Some(user)));
             let published = users_own.as_ref().unwrap_or(&for_channels);
             match (waits, waits && is_durable(&topic)) {
-                (false, _) => {
-                    services.hub.publish(out, &Publication::new(&topic, published));
-                }
+                (false, _) => waiting.publish(services, out, &Publication::new(&topic, published)),
                 (true, true) => {
                     let content = published.message().clone();
                     let seal = app.options.seal(&topic, content.bytes());
@@ -313,8 +334,14 @@ fn answer(
     response: Response,
     waiting: WaitingEvents,
 ) -> Answer {
-    let WaitingEvents { stored, others } = waiting;
+    let WaitingEvents { stored, others, appends } = waiting;
     match &context.services.store {
+        _ if !appends.is_empty() => Answer::later(async move {
+            match try_join_all(appends).await {
+                Ok(_) => response,
+                Err(problem) => error_response(&problem),
+            }
+        }),
         Some(store) if !stored.is_empty() => {
             let stored = store_events(Arc::clone(store), stored, Rights::for_app(&app.options.id));
             let (services, mut publisher) = (Arc::clone(&context.services), request.publisher());
@@ -322,10 +349,14 @@ fn answer(
                 if let Err(problem) = stored.await {
                     return error_response(&problem);
                 }
+                let mut rest = WaitingEvents::default();
                 for (topic, content) in &others {
-                    services.hub.publish(&mut publisher, &Publication::new(topic, &content.into()));
+                    rest.publish(&services, &mut publisher, &Publication::new(topic, &content.into()));
                 }
-                response
+                match try_join_all(rest.appends).await {
+                    Ok(_) => response,
+                    Err(problem) => error_response(&problem),
+                }
             })
         }
         _ => response.into(),
