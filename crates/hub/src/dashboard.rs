@@ -112,7 +112,7 @@ pub(crate) fn start(
     publisher: Publisher,
     hub: Arc<HubTopics>,
     live: ConfigHandle,
-    Backends { store, cluster }: Backends,
+    Backends { store, cluster, .. }: Backends,
     server_info: ServerInfo,
 ) -> io::Result<Option<Periodic>> {
     let begin = Instant::now();

@@ -116,7 +116,7 @@ impl Hub {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
         };
-        let server = match (self.topics.all_stored(), &self.services.cluster) {
+        let server = match (&self.services.stored, &self.services.cluster) {
             (Some(_), _) => server.key_replication(Arc::new(NoOwnKeys)),
             (None, Some(cluster)) => server.key_replication(cluster.key_replication()),
             (None, None) => server,
@@ -152,7 +152,7 @@ impl Hub {
     /// If a thread cannot be started.
     pub fn start(self, server: &BoundServer) -> io::Result<RunningHub> {
         let Self { topics, services, live, info, on_successor, has_predecessor, .. } = self;
-        let Backends { store, cluster } = &services;
+        let Backends { store, cluster, stored } = &services;
         let publisher = server.publisher();
         if let (Some(store), Some(appender)) = (store, server.appender()) {
             store.write_on_workers(appender);
@@ -183,15 +183,14 @@ impl Hub {
         let mut tasks = Vec::from_iter(dashboard);
         if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
-            let owner = cluster.as_deref().filter(|_| topics.all_stored().is_none());
+            let owner = cluster.as_deref().filter(|_| stored.is_none());
             start_streams(store, &topics, owner, &publisher)?;
         }
-        let stored = topics.all_stored().cloned();
-        if let Some(stored) = &stored {
+        if let Some(stored) = stored {
             stored.start(&topics, publisher.clone())?;
         }
         let observe = |bus: Arc<dyn TopicObserver>| {
-            let observer = match stored {
+            let observer = match stored.clone() {
                 Some(stored) => Arc::new(StoredInterest { hub: Arc::clone(&topics), stored, bus }),
                 None => bus,
             };
@@ -344,7 +343,7 @@ impl Drop for RunningHub {
         self.tasks.clear();
         self.handover.finish();
         self.link = None;
-        if let Some(stored) = self.topics.all_stored() {
+        if let Some(stored) = &self.services.stored {
             stored.close();
         }
         self.webhooks.stop();

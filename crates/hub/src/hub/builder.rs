@@ -303,9 +303,9 @@ impl HubBuilder {
             }
             cluster = Some(node);
         }
-        if let Some(stored) = stored {
+        if let Some(stored) = &stored {
             topics.set_shared_keys(stored.shared_keys());
-            topics.set_stored(stored);
+            topics.set_stored(Arc::clone(stored));
         }
         let mut info = self.info;
         info.store = streams.as_ref().map(StreamOptions::location);
@@ -325,7 +325,7 @@ impl HubBuilder {
             options: self.options,
             live,
             topics: Arc::new(topics),
-            services: Backends { store, cluster },
+            services: Backends { store, cluster, stored },
             rules: built.rules,
             info,
             on_successor: self.on_successor,

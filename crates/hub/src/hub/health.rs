@@ -29,7 +29,8 @@ impl Readiness {
     fn check(&self) -> Result<(), String> {
         self.monitor.ready().map_err(|why| why.to_string())?;
         self.services.store.as_ref().map_or(Ok(()), |store| streams_are_ready(store))?;
-        self.services.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())
+        self.services.cluster.as_ref().map_or(Ok(()), |cluster| cluster.ready())?;
+        self.services.stored.as_ref().map_or(Ok(()), |stored| stored.ready())
     }
 
     /// The answer to a health check: 200, or 503 with the reason.

@@ -15,6 +15,7 @@ use crate::config::ConfigHandle;
 use crate::hub::health::BrokerMetrics;
 use crate::session::backends::Backends;
 use crate::streams::report::StreamMetrics;
+use crate::topics::stored::StoredMetrics;
 
 const DROPPED_LOG_LINES_HELP: &str = "Lines of the log that were dropped, since its reader stalled";
 
@@ -25,7 +26,8 @@ pub(crate) fn add_to(
     live: &ConfigHandle,
     dropped_log_lines: Option<fn() -> u64>,
 ) -> Router {
-    let (monitor, Backends { store, cluster }, live) = (router.monitor(), services.clone(), live.clone());
+    let (monitor, Backends { store, cluster, stored }, live) =
+        (router.monitor(), services.clone(), live.clone());
     router.get("/metrics", move |request| {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(monitor.metrics()));
@@ -56,6 +58,9 @@ pub(crate) fn add_to(
         }
         if let Some(cluster) = &cluster {
             registry.register_collector(cluster.collector());
+        }
+        if let Some(stored) = &stored {
+            registry.register_collector(Box::new(StoredMetrics::new(stored)));
         }
         let mut body = String::new();
         // Writing to a string never fails.

@@ -13,6 +13,7 @@ mod audit;
 mod interest;
 mod keys;
 mod logs;
+mod metrics;
 mod payload;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +26,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use sinews_server::Publisher;
 use sinews_store::{
-    KeyUpdate, LogEntry, PartKind, StoreError, StoreHealth, StoreSink, TopicPart, TopicStore,
+    Capabilities, KeyUpdate, LogEntry, PartKind, StoreError, StoreHealth, StoreSink, TopicPart, TopicStore,
 };
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -34,6 +35,7 @@ pub(crate) use self::interest::StoredInterest;
 use self::keys::KeyTopic;
 pub(crate) use self::keys::NoOwnKeys;
 use self::logs::LogTopic;
+pub(crate) use self::metrics::StoredMetrics;
 use crate::background::Background;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
@@ -43,6 +45,9 @@ use crate::waiting_tasks::WaitingTasks;
 
 /// Time after which an unused copy is dropped: clients that reconnect find it.
 const UNUSED_MAX: Duration = Duration::from_secs(60);
+
+/// Time without the store after which the server is not ready for new clients.
+const AWAY_MAX: Duration = Duration::from_secs(5);
 
 /// Time that a client waits for a topic's copy.
 const OPENING_MAX: Duration = Duration::from_secs(5);
@@ -74,6 +79,8 @@ struct Target {
 /// Counters for the copies.
 #[derive(Debug, Default)]
 pub(crate) struct StoredCounters {
+    /// Operations that the store has not executed.
+    pub(crate) failed: AtomicU64,
     /// Operations that the store may or may not have executed.
     pub(crate) unknown: AtomicU64,
     /// Copies that have found messages or changes lost.
@@ -115,19 +122,18 @@ impl StoredTopics {
         self.background.spawn("store-audit", audit::run(stored)).map(drop)
     }
 
-    /// The store.
-    pub(crate) fn store(&self) -> &Arc<dyn TopicStore> {
-        &self.store
+    /// What the store promises.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
     }
 
-    /// Whether the store answers.
+    /// Whether the store answers, or has done so a short time ago.
     ///
     /// # Errors
     /// Why it does not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         match self.store.health() {
-            StoreHealth::Up => Ok(()),
-            StoreHealth::Away { since, reason } => {
+            StoreHealth::Away { since, reason } if since.elapsed() > AWAY_MAX => {
                 let seconds = since.elapsed().as_secs();
                 Err(format!("the topic store has not been reachable for {seconds} s: {reason}"))
             }
@@ -155,8 +161,11 @@ impl StoredTopics {
         let opening = async move {
             let opened = timeout(OPENING_MAX, stored.waiting.wait_until(is_open)).await;
             opened.map_err(|_| {
-                let away = stored.ready().err().unwrap_or_else(|| "it does not answer".to_owned());
-                let text = format!("{} was not read from the topic store: {away}; retry", brief(&topic));
+                let reason = match stored.store.health() {
+                    StoreHealth::Away { reason, .. } => reason,
+                    _ => "it does not answer".into(),
+                };
+                let text = format!("{} was not read from the topic store: {reason}; retry", brief(&topic));
                 problem(code::STORE, text)
             })
         };
@@ -166,9 +175,8 @@ impl StoredTopics {
 
     /// The answer to a client whose operation has failed.
     fn failure(&self, error: &StoreError) -> Problem {
-        if error.is_unknown() {
-            self.counters.unknown.fetch_add(1, Ordering::Relaxed);
-        }
+        let counter = if error.is_unknown() { &self.counters.unknown } else { &self.counters.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
         let code = match error {
             StoreError::Busy => code::TOO_MANY,
             StoreError::TooLarge { .. } => code::TOO_LARGE,
