@@ -419,12 +419,12 @@ impl Cluster {
         !self.status_changed.wait_while_for(&mut status, |status| !condition(status), limit).timed_out()
     }
 
-    /// Notes that the broker has answered a ping, so it has this node's subscriptions.
+    /// Notes that the broker has answered a ping. The node is connected once the broker has its subscriptions.
     fn confirmed(&self, now: Instant) {
         let mut status = self.lock_status();
         status.answered = status.pings.min(status.answered + 1);
         self.status_changed.notify_all();
-        if !status.is_connected {
+        if !status.is_connected && self.interest.is_resumed() {
             let was_cut_off = status.is_cut_off(now);
             *status = LinkStatus {
                 is_connected: true,

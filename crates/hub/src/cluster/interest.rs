@@ -1,7 +1,7 @@
 //! The topics and patterns that this node subscribes to at the broker: those with subscribers, and those with a
 //! history.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,7 +29,15 @@ struct InterestState {
     last: u64,
     /// Subscription names, by their ids.
     by_id: HashMap<u64, Arc<str>>,
+    /// Ids of subscriptions that were not sent since the login.
+    unsent: VecDeque<u64>,
+    /// Id of the last subscription in a batch without an answer.
+    batch_end: Option<u64>,
 }
+
+/// Maximum topics and patterns in a batch after a login: some tens of KiB of commands, which delay other messages by
+/// less than a millisecond at the broker.
+const BATCH_MAX: usize = 512;
 
 /// Subscription to a topic or pattern.
 #[derive(Debug)]
@@ -61,20 +69,64 @@ impl Interest {
         interest
     }
 
-    /// Writes all subscriptions, and opens the outbox: no subscription is missed in between.
+    /// Writes the first batch of subscriptions, and opens the outbox: no subscription is missed in between.
+    /// [`subscribe_batch`](Self::subscribe_batch) writes the other batches.
     pub(super) fn resume(&self, max_payload: usize, more: &[(&str, u64)]) {
         let mut state = self.lock();
         for (subject, id) in more {
             self.outbox.subscribe(subject, false, *id);
         }
         self.rejected.store(0, Ordering::Release);
-        for (name, known) in &mut state.names {
+        let mut ids: Vec<(bool, u64)> = Vec::with_capacity(state.names.len());
+        for known in state.names.values_mut() {
             // The rights may have changed.
             known.is_rejected = false;
-            let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
-            self.outbox.subscribe(&subject, is_pattern, known.id);
+            ids.push((known.encodings & PERMANENT == 0, known.id));
         }
+        // Topics with a history precede topics that only have subscribers.
+        ids.sort_unstable();
+        state.unsent = ids.into_iter().map(|(_, id)| id).collect();
+        self.send_batch(&mut state);
         self.outbox.open(max_payload);
+    }
+
+    /// Writes the next batch of subscriptions after a login.
+    pub(super) fn subscribe_batch(&self) {
+        if self.outbox.is_open() {
+            self.send_batch(&mut self.lock());
+        }
+    }
+
+    fn send_batch(&self, state: &mut InterestState) {
+        state.batch_end = None;
+        let mut sent = 0;
+        while sent < BATCH_MAX
+            && let Some(id) = state.unsent.pop_front()
+        {
+            // Some have ended meanwhile.
+            let Some(name) = state.by_id.get(&id) else { continue };
+            let (subject, is_pattern) = self.outbox.subjects.for_subscription(name);
+            self.outbox.subscribe(&subject, is_pattern, id);
+            state.batch_end = Some(id);
+            sent += 1;
+        }
+    }
+
+    /// Returns whether the broker has answered the last batch with this subscription's result, and another batch is
+    /// due.
+    pub(super) fn ends_batch(&self, id: u64) -> bool {
+        let mut state = self.lock();
+        let is_end = state.batch_end == Some(id);
+        if is_end {
+            state.batch_end = None;
+        }
+        is_end && !state.unsent.is_empty()
+    }
+
+    /// Returns whether the broker has all subscriptions since the login, as far as it answers.
+    pub(super) fn is_resumed(&self) -> bool {
+        let state = self.lock();
+        state.unsent.is_empty() && state.batch_end.is_none()
     }
 
     /// Returns how many topics and patterns have subscribers.
@@ -213,6 +265,52 @@ mod tests {
         assert_eq!((taken(), interest.len()), ("UNSUB 18\r\n".to_owned(), 0), "nothing is only retained");
         interest.subscribed("kept.>", 1);
         assert_eq!(interest.len(), 1);
+    }
+
+    #[test]
+    fn subscriptions_are_resumed_in_batches_with_histories_first() {
+        let (kind, node) = (BrokerKind::Nats, NodeId { id: 1, start: 1 });
+        let outbox = Arc::new(Outbox::new(kind, node, Subjects::new(kind, "p")));
+        let interest = Interest::new(Arc::clone(&outbox), &["kept.>".to_owned()]);
+        let taken = || {
+            let mut out = Vec::new();
+            outbox.take(&mut out, 0);
+            let text = String::from_utf8(out).unwrap();
+            text.lines().filter(|line| *line != "PING").map(str::to_owned).collect::<Vec<_>>()
+        };
+        let last_id = |lines: &[String]| lines.last().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
+        (0..3 * BATCH_MAX - 1).for_each(|at| interest.subscribed(&format!("t{at}"), 1));
+        interest.resume(100, &[]);
+        let first = taken();
+        assert_eq!((first.len(), &*first[0]), (BATCH_MAX, "SUB p.t.kept.> 17"));
+        let end: u64 = last_id(&first);
+        assert!(!interest.is_resumed() && !interest.ends_batch(end - 1) && interest.ends_batch(end));
+        // A new topic needs no batch, and a topic that has ended is not resumed.
+        interest.subscribed("new", 1);
+        assert_eq!(taken().len(), 1);
+        interest.unsubscribed(&format!("t{}", 3 * BATCH_MAX - 2), 1);
+        taken();
+        interest.subscribe_batch();
+        let second = taken();
+        assert_eq!(second.len(), BATCH_MAX);
+        assert!(interest.ends_batch(last_id(&second)));
+        interest.subscribe_batch();
+        let third = taken();
+        assert_eq!(third.len(), BATCH_MAX - 1);
+        assert!(!interest.is_resumed(), "the broker has not answered");
+        assert!(!interest.ends_batch(last_id(&third)) && interest.is_resumed(), "no further batch is due");
+        let mut all: Vec<_> = [first, second, third].concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 3 * BATCH_MAX - 1, "each once");
+        // The connection is lost between two batches.
+        interest.resume(100, &[]);
+        taken();
+        outbox.close();
+        interest.subscribe_batch();
+        assert!(taken().is_empty());
+        interest.resume(100, &[]);
+        assert_eq!(taken().len(), BATCH_MAX);
     }
 
     #[test]

@@ -40,6 +40,14 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 /// closes the connection is not asked more often than one that rejects the login.
 const STABLE_TIME: Duration = Duration::from_secs(30);
 
+/// Longest delay of the next batch of subscriptions after the answer to the last one: nodes that reconnect at the same
+/// time take turns at the broker. It is random.
+const BATCH_DELAY_MAX: Duration = Duration::from_millis(20);
+
+/// Time after which the next batch of subscriptions is sent without an answer to the last one: a broker may reject the
+/// pings that ask for it.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Time limit to send the last bytes when the server stops.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
 
@@ -102,6 +110,8 @@ struct ClusterLink {
     /// The last login.
     ready_at: Option<Instant>,
     rejections: Rejections,
+    /// When the next batch of subscriptions is due.
+    batch_at: Option<Instant>,
     retry_at: Instant,
     beat_at: Instant,
     /// When a node is dead unless it sends something; computed once a second, so that it may be too early.
@@ -145,6 +155,7 @@ impl ClusterLink {
             attempts: 0,
             ready_at: None,
             rejections: Rejections::default(),
+            batch_at: None,
             retry_at: now,
             beat_at: now,
             expire_at: None,
@@ -172,6 +183,10 @@ impl ClusterLink {
         self.beat(now);
         if self.expire_at.is_some_and(|at| at <= now) {
             self.expire_nodes(now);
+        }
+        if self.batch_at.is_some_and(|at| at <= now) {
+            self.cluster().interest.subscribe_batch();
+            self.batch_at = batch_deadline(self.cluster(), now);
         }
         self.cluster().lock_requests().expire(now);
         self.receiver.do_pending_work();
@@ -247,6 +262,7 @@ impl ClusterLink {
         if self.connection.is_none() {
             next = next.min(self.retry_at);
         }
+        next = self.batch_at.map_or(next, |at| next.min(at));
         if self.cluster().outbox.is_open() && self.cluster().has_changes.load(Ordering::Acquire) {
             next = next.min(self.announcer.next);
         }
@@ -387,6 +403,7 @@ impl ClusterLink {
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         self.missed_events.connected(&self.receiver.cluster, &self.receiver.hub, now);
                         self.receiver.keys.connected(now);
+                        self.batch_at = batch_deadline(&self.receiver.cluster, now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
                     }
@@ -399,6 +416,9 @@ impl ClusterLink {
                                 PingPurpose::Heartbeat => cluster.confirmed(now),
                                 PingPurpose::Subscription(id) => {
                                     self.rejections.end_subscription(id, cluster, now)?;
+                                    if cluster.interest.ends_batch(id) {
+                                        self.batch_at = Some(now + BATCH_DELAY_MAX.mul_f64(random_share()));
+                                    }
                                 }
                             }
                         }
@@ -441,7 +461,7 @@ impl ClusterLink {
             let _ = self.poll.registry().deregister(socket);
         }
         self.is_delayed = false;
-        self.ready_at = None;
+        (self.ready_at, self.batch_at) = (None, None);
         self.cluster().disconnected(reason, now);
         self.receiver.keys.disconnected(heard);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
@@ -479,6 +499,11 @@ fn send_waiting(connection: &mut BrokerConnection, outbox: &Outbox) -> Result<()
             return Ok(());
         }
     }
+}
+
+/// Returns when the next batch of subscriptions is due if the last one has no answer; `None` if no batch remains.
+fn batch_deadline(cluster: &Cluster, now: Instant) -> Option<Instant> {
+    (!cluster.interest.is_resumed()).then_some(now + BATCH_TIMEOUT)
 }
 
 /// A random number from 0 to 1, so that the nodes do not reconnect at the same time.

@@ -335,6 +335,34 @@ fn event_streams_are_notified_of_an_outage_and_long_polls_are_not() {
     });
 }
 
+/// More topics than one batch of subscriptions has.
+#[test]
+fn node_is_connected_again_when_the_broker_has_all_its_subscriptions() {
+    const TOPICS: usize = 1_000;
+    for_nodes(|broker, [node, other]: [TestPeer; 2]| {
+        let mut subscriber = node.client();
+        for at in 0..TOPICS {
+            let ack = subscriber.request(&json!({ "op": "subscribe", "topic": format!("t{at}"), "id": 1 }));
+            assert_eq!(ack["op"], "ack", "{ack}");
+        }
+        broker.go_down();
+        [&node, &other]
+            .into_iter()
+            .for_each(|node| node.until("the outage is noticed", |node| !node.is_ready()));
+        broker.come_up();
+        [&other, &node]
+            .into_iter()
+            .for_each(|node| node.until("connected", |node| node.metric("sinews_cluster_connected") == 1));
+        let mut publisher = other.client();
+        for at in 0..TOPICS {
+            publisher.send(&json!({ "op": "publish", "topic": format!("t{at}"), "data": at }));
+        }
+        for at in 0..TOPICS {
+            assert_eq!(subscriber.receive()["data"], at);
+        }
+    });
+}
+
 #[test]
 fn local_delivery_continues_while_the_broker_is_away() {
     for_nodes(|broker, nodes: [TestPeer; 2]| {

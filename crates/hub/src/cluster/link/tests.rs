@@ -183,6 +183,46 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
 }
 
 #[test]
+fn next_batch_of_subscriptions_follows_the_answer_or_a_timeout() {
+    let mut link = TestLink::new();
+    let cluster = Arc::clone(link.link.cluster());
+    // As after a login, with topics whose results have no answers yet.
+    let observer = cluster.observer();
+    (0..1_100).for_each(|at| observer.subscribed(&format!("t{at}"), 1));
+    let TestLink { link: inner, listener, events, .. } = &mut link;
+    inner.disconnect("test", Instant::now());
+    let mut broker = log_in(inner, events, listener);
+    let now = Instant::now();
+    let is_connected = |link: &ClusterLink| link.cluster().check_broker().is_ok();
+    assert!(inner.batch_at.is_some_and(|at| at <= now + BATCH_TIMEOUT));
+    // Two subjects for the node, a batch, and the heartbeat behind it.
+    broker.write_all(&b"PONG\r\n".repeat(2 + 512 + 1)).unwrap();
+    let end = now + TIMEOUT;
+    let turn = |link: &mut ClusterLink, events: &mut Events| {
+        assert!(Instant::now() < end, "no further batch");
+        link.wait(events, BACKLOG_DELAY);
+        link.turn();
+    };
+    while inner.batch_at.is_some_and(|at| at > Instant::now() + BATCH_DELAY_MAX) {
+        turn(inner, events);
+    }
+    assert!(!is_connected(inner), "the broker does not have all subscriptions");
+    // The second batch, and no answer: the third follows nevertheless.
+    while !cluster.interest.is_resumed() {
+        turn(inner, events);
+        if inner.batch_at.is_some_and(|at| at > Instant::now() + BATCH_DELAY_MAX) {
+            inner.batch_at = Some(Instant::now());
+        }
+    }
+    broker.write_all(&b"PONG\r\n".repeat(2_000)).unwrap();
+    while !is_connected(inner) {
+        inner.beat_at = Instant::now();
+        turn(inner, events);
+        let _ = broker.write_all(b"PONG\r\n");
+    }
+}
+
+#[test]
 fn connection_to_a_broker_that_never_reads_is_given_up() {
     let mut link = TestLink::new().link;
     let cluster = Arc::clone(link.cluster());
