@@ -38,6 +38,7 @@ mod revocations;
 mod subject;
 mod times;
 mod transport;
+mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,6 +66,7 @@ use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
 use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
+use self::versions::OtherVersions;
 use crate::access::auth::Revocation;
 use crate::connections::ConnectionCounts;
 use crate::error::{HubError, HubErrorKind};
@@ -111,6 +113,7 @@ pub(crate) struct Cluster {
     beats_now: AtomicBool,
     cached_events: CachedEventRequests,
     log_limits: LogLimits,
+    versions: OtherVersions,
 }
 
 /// State of the broker connection.
@@ -209,6 +212,7 @@ impl Cluster {
             beats_now: AtomicBool::new(false),
             cached_events: CachedEventRequests::default(),
             log_limits: LogLimits::default(),
+            versions: OtherVersions::default(),
         })
     }
 
@@ -249,12 +253,13 @@ impl Cluster {
         Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
 
-    /// Whether other nodes can be reached, and the keys that they share are here.
+    /// Whether other nodes can be reached, have the same version, and the keys that they share are here.
     ///
     /// # Errors
     /// The reason why they are not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         self.check_broker()?;
+        self.versions.check(Instant::now())?;
         if self.keys.is_loaded() {
             Ok(())
         } else {

@@ -16,6 +16,10 @@ use crate::background::Background;
 /// Time without any byte from the broker, which answers a ping every second, after which the connection is given up.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(5);
 
+/// Time without an answer from a broker that sends other bytes, after which the connection is given up: the broker does
+/// not get this node's commands. With the interval of the checks, less than 10 s.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(8);
+
 /// Bytes received at once.
 const CHUNK: usize = 64 << 10;
 
@@ -48,6 +52,8 @@ pub(super) struct BrokerConnection {
     is_ending: bool,
     pub(super) started: Instant,
     pub(super) received: Instant,
+    /// When the broker has last answered a command, and not only sent messages.
+    pub(super) answered: Instant,
     /// The begin and the end of the last long silence: perhaps this process was stopped.
     silence: Option<(Instant, Instant)>,
     /// End of a ping answer that is not written yet, in the output since the start.
@@ -119,6 +125,7 @@ impl BrokerConnection {
             is_ending: false,
             started: now,
             received: now,
+            answered: now,
             silence: None,
             pong_end: None,
             rejected: None,
@@ -245,6 +252,9 @@ impl BrokerConnection {
             };
             let at = self.parsed;
             self.parsed += consumed;
+            if !matches!(event, BrokerEvent::Message(_) | BrokerEvent::Ping) {
+                self.answered = self.received;
+            }
             match event {
                 BrokerEvent::Other => {}
                 BrokerEvent::Ping => self.answer_ping(),

@@ -13,7 +13,7 @@ use sinews_server::Publisher;
 use super::Cluster;
 use super::announcer::Announcer;
 use super::cached_events::MissedEvents;
-use super::connection::{BrokerConnection, LinkEvent, SILENCE_MAX};
+use super::connection::{ANSWER_MAX, BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::keys::KeyReplicator;
 use super::members::RemotePresence;
 use super::node::LocalParts;
@@ -286,17 +286,7 @@ impl ClusterLink {
         }
         self.beat_at = now + HEARTBEAT;
         let cluster = Arc::clone(self.cluster());
-        if let Some(connection) = &self.connection {
-            let silence = now.saturating_duration_since(connection.received);
-            if connection.is_ready && silence > SILENCE_MAX {
-                self.disconnect(&format!("the broker has not answered for {} s", silence.as_secs()), now);
-            } else if !connection.is_ready
-                && now.saturating_duration_since(connection.started) > CONNECT_TIMEOUT
-            {
-                self.disconnect(&format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()), now);
-            }
-        }
-        if let Err(reason) = cluster.outbox.check_waiting() {
+        if let Err(reason) = self.check_connection(now).and_then(|()| cluster.outbox.check_waiting()) {
             self.disconnect(&reason, now);
         }
         if self.ready_at.is_some_and(|at| now.saturating_duration_since(at) >= STABLE_TIME) {
@@ -315,6 +305,36 @@ impl ClusterLink {
             self.missed_events.send_again(&cluster, &self.receiver.hub, now);
             cluster.ping();
         }
+    }
+
+    /// Returns whether the broker answers.
+    ///
+    /// # Errors
+    /// The reason to give up the connection.
+    fn check_connection(&mut self, now: Instant) -> Result<(), String> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        if self.is_delayed {
+            // Answers may be behind messages that this node does not read yet.
+            connection.answered = now;
+        }
+        let since = |time: Instant| now.saturating_duration_since(time);
+        if !connection.is_ready {
+            return match since(connection.started) > CONNECT_TIMEOUT {
+                true => Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())),
+                false => Ok(()),
+            };
+        }
+        let (silence, unanswered) = (since(connection.received), since(connection.answered));
+        if silence > SILENCE_MAX {
+            return Err(format!("the broker has not answered for {} s", silence.as_secs()));
+        }
+        if unanswered > ANSWER_MAX {
+            return Err(format!(
+                "the broker sends messages, but has answered no command for {} s",
+                unanswered.as_secs()
+            ));
+        }
+        Ok(())
     }
 
     /// Removes nodes without heartbeats, and their members.

@@ -12,7 +12,8 @@
 //!   others        JSON, and members.rs
 //! ```
 //!
-//! Integers are little endian. Nodes ignore messages with another version, or an unknown kind.
+//! Integers are little endian. Nodes ignore messages with another version, or an unknown kind. The version, the node and
+//! its start are at the same place in all versions, so that a node can name a node with another version.
 //!
 //! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from
 //! 128 on a field without which the publication must not be delivered; and another content kind. This version skips
@@ -28,7 +29,7 @@ use crate::model::connection_id::ConnectionId;
 use crate::wire::ContentKind;
 
 /// Version of all messages.
-const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 1;
 
 /// Head length in bytes.
 pub(super) const HEAD: usize = 34;
@@ -130,6 +131,15 @@ impl NodeMessageHead {
         let number = u64::from_le_bytes(*number.first_chunk()?);
         let kind = MessageKind::from_byte(*kind).filter(|_| *version == VERSION)?;
         Some((Self { kind, node, number }, body))
+    }
+
+    /// Returns a message's node and version if the version is not this node's.
+    pub(super) fn other_version(message: &[u8]) -> Option<(NodeId, u8)> {
+        let ([version, _kind], rest) = message.split_first_chunk::<2>()?;
+        let (id, rest) = rest.split_first_chunk::<16>()?;
+        let start = rest.first_chunk::<8>()?;
+        let node = NodeId { id: u128::from_le_bytes(*id), start: u64::from_le_bytes(*start) };
+        (*version != VERSION).then_some((node, *version))
     }
 }
 

@@ -45,8 +45,12 @@ pub(super) struct Receiver {
 impl Receiver {
     /// Handles a message. Returns whether the thread may have more to do for it: not for publications.
     pub(super) fn receive(&mut self, message: &[u8], now: Instant) -> bool {
-        // Other versions may send other messages.
-        let Some((head, body)) = NodeMessageHead::read(message) else { return false };
+        let Some((head, body)) = NodeMessageHead::read(message) else {
+            if let Some((node, version)) = NodeMessageHead::other_version(message) {
+                self.cluster.versions.note(self.cluster.node, node, version, now);
+            }
+            return false;
+        };
         if head.node.id == self.cluster.node.id {
             return false;
         }

@@ -182,6 +182,89 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
     assert!(unlimited.is_empty(), "{unlimited:?}");
 }
 
+/// A broker whose connection looks alive: nothing closes it.
+#[test]
+fn connection_to_a_broker_that_does_not_answer_is_given_up_within_ten_seconds() {
+    // Checks are due each second.
+    const LIMIT: Duration = Duration::from_secs(10).saturating_sub(HEARTBEAT);
+    let reason = |link: &mut ClusterLink, received: Instant, now: Instant| {
+        if let Some(connection) = &mut link.connection {
+            connection.received = received;
+        }
+        link.beat_at = now;
+        link.beat(now);
+        link.connection.is_none().then(|| link.cluster().check_broker().unwrap_err())
+    };
+    let mut silent = TestLink::new();
+    let answered = silent.link.connection.as_ref().unwrap().answered;
+    assert_eq!(reason(&mut silent.link, answered, answered + SILENCE_MAX), None);
+    let text = reason(&mut silent.link, answered, answered + LIMIT).unwrap();
+    assert!(text.contains("the broker has not answered for"), "{text}");
+    // It sends messages and pings, and answers nothing.
+    let mut deaf = TestLink::new();
+    let connection = |link: &TestLink| link.link.connection.as_ref().unwrap().answered;
+    while !deaf.link.flush_receiver(Instant::now()) {
+        deaf.link.turn();
+    }
+    let answered = connection(&deaf);
+    let mut publication = Vec::new();
+    write_topic(&mut publication, "chat.1");
+    write_publication(&mut publication, ContentKind::Text, b"a", None);
+    let message = deaf.message(MessageKind::Publications, &publication);
+    deaf.waits_after(&[&message, &b"PING\r\n"[..]].concat());
+    assert_eq!(connection(&deaf), answered);
+    let late = answered + LIMIT;
+    assert_eq!(reason(&mut deaf.link, answered + SILENCE_MAX, answered + ANSWER_MAX), None);
+    // While it reads no messages itself, answers may be behind them.
+    deaf.link.is_delayed = true;
+    assert_eq!(reason(&mut deaf.link, late, late), None);
+    deaf.link.is_delayed = false;
+    let later = late + LIMIT;
+    let text = reason(&mut deaf.link, later, later).unwrap();
+    assert!(text.contains("has answered no command"), "{text}");
+    // An answer is one.
+    let mut slow = TestLink::new();
+    slow.link.connection.as_mut().unwrap().answered = Instant::now() - LIMIT;
+    slow.waits_after(b"PONG\r\n");
+    let now = Instant::now();
+    assert_eq!(reason(&mut slow.link, now, now), None);
+}
+
+/// A broker that accepts the connection, and then is silent.
+#[test]
+fn login_without_an_answer_is_given_up_within_ten_seconds() {
+    let TestLink { mut link, mut events, listener, broker, _server, .. } = TestLink::new();
+    drop(broker);
+    link.disconnect("test", Instant::now());
+    link.connect(Instant::now());
+    let (_broker, _) = listener.accept().unwrap();
+    let end = Instant::now() + TIMEOUT;
+    while link.connection.as_mut().unwrap().socket().is_none() {
+        assert!(Instant::now() < end, "the link is not connected");
+        link.wait(&mut events, BACKLOG_DELAY);
+        link.serve();
+    }
+    let late = Instant::now() + Duration::from_secs(10) - HEARTBEAT;
+    link.beat(late);
+    assert!(link.connection.is_none());
+    assert!(link.cluster().check_broker().unwrap_err().contains("no connection within 5 s"));
+}
+
+#[test]
+fn message_with_another_version_is_named_and_the_later_node_is_not_ready() {
+    let mut link = TestLink::new();
+    // A node that has started before this one.
+    let mut message = link.message(MessageKind::Heartbeat, b"{}");
+    let at = message.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    message[at] += 1;
+    link.waits_after(&message);
+    let cluster = Arc::clone(link.link.cluster());
+    cluster.confirmed(Instant::now());
+    let reason = cluster.ready().unwrap_err();
+    assert!(reason.contains("has version 2") && reason.contains("has version 1:"), "{reason}");
+    assert_eq!(cluster.node_count(), 1);
+}
+
 #[test]
 fn next_batch_of_subscriptions_follows_the_answer_or_a_timeout() {
     let mut link = TestLink::new();
