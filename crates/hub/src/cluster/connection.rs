@@ -2,11 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::event::Event;
-use mio::net::TcpStream;
-use mio::{Interest, Registry, Token};
+use mio::event::{Event, Source};
+use mio::{Registry, Token};
+use rustls::ClientConfig;
 
 use super::options::ClusterOptions;
 use super::protocol::{BrokerClient, BrokerEvent};
@@ -35,6 +36,7 @@ pub(super) struct BrokerConnection {
     client: BrokerClient,
     begins: bool,
     has_tls_first: bool,
+    tls: Option<Arc<ClientConfig>>,
     is_connected: bool,
     pub(super) is_ready: bool,
     /// Received bytes up to `filled`; those from `parsed` on are not parsed yet.
@@ -101,17 +103,19 @@ impl BrokerConnection {
         wake: impl FnOnce() + Send + 'static,
     ) -> Result<Self, String> {
         let registry = (registry.try_clone().map_err(|error| error.to_string())?, token);
-        let transport =
-            BrokerTransport::Dialing(BrokerDial::start(background, &options.hosts, attempt, wake)?);
+        let tls = options.has_tls.then(|| options.files.tls()).transpose()?;
+        let client = BrokerClient::new(options, own)?;
+        let dial = BrokerDial::start(background, options, tls.clone(), attempt, wake)?;
         let (host, now) = (String::new(), Instant::now());
         let begins = options.engine.client_begins();
         Ok(Self {
-            transport,
+            transport: BrokerTransport::Dialing(dial),
             registry,
             host,
-            client: BrokerClient::new(options, own),
+            client,
             begins,
             has_tls_first: begins && options.has_tls,
+            tls,
             is_connected: false,
             is_ready: false,
             input: Vec::new(),
@@ -154,7 +158,7 @@ impl BrokerConnection {
     }
 
     /// The socket, to end waiting for it.
-    pub(super) fn socket(&mut self) -> Option<&mut TcpStream> {
+    pub(super) fn socket(&mut self) -> Option<&mut dyn Source> {
         self.transport.socket()
     }
 
@@ -179,20 +183,29 @@ impl BrokerConnection {
     pub(super) fn establish(&mut self) -> Result<bool, String> {
         let BrokerTransport::Dialing(dial) = &self.transport else { return Ok(self.is_connected) };
         let Some(dialed) = dial.take() else { return Ok(false) };
-        let (stream, host) = dialed?;
-        let mut stream = TcpStream::from_std(stream);
-        let ((registry, token), both) = (&self.registry, Interest::READABLE | Interest::WRITABLE);
-        registry.register(&mut stream, *token, both).map_err(|error| format!("{host}: {error}"))?;
+        let (socket, host) = dialed?;
+        let (registry, token) = &self.registry;
+        let registered = BrokerTransport::register(socket, registry, *token);
+        self.transport = registered.map_err(|error| format!("{host}: {error}"))?;
         self.host = host;
-        self.transport = BrokerTransport::Plain(stream);
         (self.is_connected, self.is_readable, self.is_writable) = (true, true, true);
         if self.begins {
             if self.has_tls_first {
-                self.transport.start_tls(&self.host)?;
+                self.start_tls()?;
             }
             self.client.log_in(&mut self.output);
         }
         Ok(true)
+    }
+
+    fn start_tls(&mut self) -> Result<(), String> {
+        let config = self.tls.clone().ok_or("the URL of the broker is without TLS")?;
+        self.transport.start_tls(&self.host, config)
+    }
+
+    /// Asks the broker whether it still is the primary, if it was found by Sentinel.
+    pub(super) fn check_role(&mut self) {
+        self.client.write_role_check(&mut self.output);
     }
 
     /// Receives a chunk; returns whether there was one.
@@ -265,7 +278,7 @@ impl BrokerConnection {
                 }
                 BrokerEvent::Pong(id) => return Ok(Some(LinkEvent::Pong(id))),
                 BrokerEvent::StartTls => {
-                    self.transport.start_tls(&self.host)?;
+                    self.start_tls()?;
                     self.client.log_in(&mut self.output);
                 }
                 BrokerEvent::Ready => {
@@ -371,6 +384,7 @@ mod tests {
     use mio::{Events, Poll};
 
     use super::*;
+    use crate::outgoing::http::client_config;
 
     /// A connection that is established, and its peer.
     fn connected() -> (BrokerConnection, std::net::TcpStream) {
@@ -479,7 +493,9 @@ mod tests {
     #[test]
     fn bytes_in_the_buffer_of_tls_are_not_sent() {
         let (mut connection, _peer) = connected();
-        connection.transport.start_tls("localhost:1").unwrap();
+        connection.host = "localhost:1".to_owned();
+        connection.tls = Some(Arc::new(client_config(None).unwrap()));
+        connection.start_tls().unwrap();
         // The first TLS message waits, and the output is empty.
         assert!(!connection.is_flushed());
         connection.send().unwrap();

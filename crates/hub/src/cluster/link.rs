@@ -334,6 +334,7 @@ impl ClusterLink {
                 unanswered.as_secs()
             ));
         }
+        connection.check_role();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
+use super::nkey::NatsKey;
 use super::options::ClusterOptions;
 use super::protocol::{BrokerEvent, Received, with_remedy};
 
@@ -23,6 +24,9 @@ const DEFAULT_PAYLOAD: usize = 1 << 20;
 pub(super) struct NatsClient {
     user: Option<String>,
     password: Option<String>,
+    key: Option<NatsKey>,
+    /// The server's challenge, which the key signs.
+    nonce: String,
     has_tls: bool,
     max_payload: usize,
     state: LoginState,
@@ -43,13 +47,17 @@ struct Info {
     max_payload: Option<usize>,
     #[serde(default)]
     tls_required: bool,
+    #[serde(default)]
+    nonce: String,
 }
 
 impl NatsClient {
-    pub(super) fn new(options: &ClusterOptions) -> Self {
+    pub(super) fn new(options: &ClusterOptions, key: Option<NatsKey>) -> Self {
         Self {
             user: options.user.clone(),
             password: options.password.clone(),
+            key,
+            nonce: String::new(),
             has_tls: options.has_tls,
             max_payload: DEFAULT_PAYLOAD,
             state: LoginState::Greeting,
@@ -65,7 +73,15 @@ impl NatsClient {
             "verbose": false, "pedantic": false, "tls_required": self.has_tls, "name": "sinews-cluster",
             "lang": "sinews", "version": env!("CARGO_PKG_VERSION"), "protocol": 1, "echo": false,
         });
+        if let Some(key) = &self.key {
+            options["sig"] = json!(key.sign(&self.nonce));
+            match key.jwt() {
+                Some(jwt) => options["jwt"] = json!(jwt),
+                None => options["nkey"] = json!(key.public()),
+            }
+        }
         match (&self.user, &self.password) {
+            _ if self.key.is_some() => {}
             (Some(token), None) => options["auth_token"] = json!(token),
             (user, Some(password)) => {
                 options["user"] = json!(user);
@@ -125,6 +141,10 @@ impl NatsClient {
         if self.state != LoginState::Greeting {
             return Ok(BrokerEvent::Other);
         }
+        if self.key.is_some() && info.nonce.is_empty() {
+            return Err("the NATS server asks for no signature: it has no users with keys".to_owned());
+        }
+        self.nonce = info.nonce;
         self.state = LoginState::LoggingIn;
         if self.has_tls {
             return Ok(BrokerEvent::StartTls);
@@ -201,9 +221,10 @@ pub(super) fn write_number(out: &mut Vec<u8>, mut number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::nkey::tests::{PUBLIC, SEED, credentials};
 
     fn client(url: &str) -> NatsClient {
-        NatsClient::new(&ClusterOptions::parse(url).unwrap())
+        NatsClient::new(&ClusterOptions::parse(url).unwrap(), None)
     }
 
     #[test]
@@ -229,6 +250,25 @@ mod tests {
             "a command is rejected"
         );
         assert_eq!(client.receive(b"PONG\r\n", &mut out), Ok(Some((6, BrokerEvent::Pong(None)))));
+    }
+
+    #[test]
+    fn key_signs_the_challenge_of_the_server() {
+        let options = ClusterOptions::parse("nats://h").unwrap();
+        let login = |text: &str, info: &[u8]| {
+            let mut client = NatsClient::new(&options, Some(NatsKey::parse(text).unwrap()));
+            let mut out = Vec::new();
+            let received = client.receive(info, &mut out);
+            assert!(!format!("{client:?}").contains(SEED) && !format!("{client:?}").contains("eyJ"));
+            received.map(|_| String::from_utf8(out).unwrap())
+        };
+        let info = b"INFO {\"nonce\":\"abc\"}\r\n";
+        let text = login(SEED, info).unwrap();
+        assert!(text.contains(&format!("\"nkey\":\"{PUBLIC}\"")) && text.contains("\"sig\":\""), "{text}");
+        let text = login(&credentials("eyJ.a-_b.c"), info).unwrap();
+        assert!(text.contains("\"jwt\":\"eyJ.a-_b.c\"") && !text.contains("nkey"), "{text}");
+        assert!(!text.contains(SEED));
+        assert!(login(SEED, b"INFO {}\r\n").unwrap_err().contains("no signature"));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Cluster options.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
+use super::security::SecurityFiles;
 use crate::error::{HubError, HubErrorKind};
 
 /// Options for a server cluster: the broker that connects its nodes, and this node's identity.
@@ -13,6 +15,8 @@ use crate::error::{HubError, HubErrorKind};
 ///
 /// let options = ClusterOptions::parse("nats://one:4222,two?prefix=staging")?;
 /// assert_eq!(options.to_string(), "nats://one:4222,two:4222");
+/// let options = ClusterOptions::parse("redis+sentinel://one,two,three/main")?;
+/// assert_eq!(options.to_string(), "redis+sentinel://one:26379,two:26379,three:26379/main");
 /// assert!(ClusterOptions::parse("kafka://one").is_err());
 /// # Ok::<(), sinews_hub::HubError>(())
 /// ```
@@ -20,10 +24,11 @@ use crate::error::{HubError, HubErrorKind};
 pub struct ClusterOptions {
     pub(crate) engine: BrokerKind,
     pub(crate) has_tls: bool,
-    /// Hosts with ports.
-    pub(crate) hosts: Vec<String>,
+    pub(crate) address: BrokerAddress,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    /// Files with certificates and keys.
+    pub(crate) files: SecurityFiles,
     /// Prefix for all subjects and channels.
     pub(crate) prefix: String,
     pub(crate) name: Option<String>,
@@ -36,6 +41,22 @@ pub(crate) enum BrokerKind {
     Redis,
 }
 
+/// Where a broker listens. Hosts have ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BrokerAddress {
+    Hosts(Vec<String>),
+    Unix(PathBuf),
+    /// Redis Sentinel knows the primary's address.
+    Sentinels {
+        hosts: Vec<String>,
+        service: String,
+    },
+}
+
+/// Supported schemes and settings, for errors.
+const SCHEMES: &str = "nats, nats+tls, redis, rediss, redis+unix, redis+sentinel and rediss+sentinel";
+const SETTINGS: &str = "`prefix`, `tls.ca`, `tls.cert`, `tls.key`, `credentials` and `nkey`";
+
 /// Default prefix for subjects and channels.
 const PREFIX: &str = "sinews";
 
@@ -47,49 +68,64 @@ const NAME_MAX: usize = 64;
 
 impl ClusterOptions {
     /// Parses a broker's URL: `nats://[user:password@]host[:port][,host…]` or `redis://…`; with TLS `nats+tls://` and
-    /// `rediss://`. `nats://token@host` has a token. `?prefix=NAME` separates clusters at one broker: all nodes in a
-    /// cluster have the same prefix, `sinews` by default. Redis supports one host.
+    /// `rediss://`. `nats://token@host` has a token. Redis supports one host, a socket (`redis+unix:///path`), or
+    /// Sentinel (`redis+sentinel://host,host…/SERVICE`, with TLS `rediss+sentinel://`).
+    ///
+    /// Settings behind `?`, joined by `&`: `prefix=NAME` separates clusters at one broker: all nodes in a cluster have
+    /// the same prefix, `sinews` by default. `tls.ca=FILE` has the trusted certificate authorities in place of the
+    /// system's, `tls.cert=FILE` and `tls.key=FILE` this node's certificate and its key, `credentials=FILE` the JWT and
+    /// the seed of a NATS user, and `nkey=FILE` the seed alone. The files are read here and at each connection.
     ///
     /// # Errors
     /// [`HubErrorKind::Url`], with the reason, and without the URL, which may have a password.
     pub fn parse(url: &str) -> Result<Self, HubError> {
-        Self::read(url).map_err(|fault| HubError::new(HubErrorKind::Url, fault))
+        let options = Self::read(url).map_err(|fault| HubError::new(HubErrorKind::Url, fault))?;
+        options.files.check().map_err(|fault| HubError::new(HubErrorKind::Url, fault))?;
+        Ok(options)
     }
 
     fn read(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let (engine, has_tls, port) = match &*scheme.to_ascii_lowercase() {
-            "nats" => (BrokerKind::Nats, false, 4222),
-            "nats+tls" => (BrokerKind::Nats, true, 4222),
-            "redis" => (BrokerKind::Redis, false, 6379),
-            "rediss" => (BrokerKind::Redis, true, 6379),
-            _ => return Err("unknown scheme: nats, nats+tls, redis and rediss are supported".to_owned()),
-        };
+        let scheme = scheme.to_ascii_lowercase();
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (login, hosts) =
-            rest.rsplit_once('@').map_or((None, rest), |(login, hosts)| (Some(login), hosts));
-        let hosts = parse_hosts(hosts.trim_end_matches('/'), port)?;
-        if engine == BrokerKind::Redis && hosts.len() > 1 {
-            return Err("several hosts: Redis supports one".to_owned());
+        // A path may have an `@`.
+        let at = if rest.starts_with('/') { None } else { rest.find("@/").or_else(|| rest.rfind('@')) };
+        let (login, place) = at.map_or((None, rest), |at| (rest.get(..at), rest.get(at + 1..).unwrap_or("")));
+        let (engine, has_tls, address) = match &*scheme {
+            "nats" | "nats+tls" => (BrokerKind::Nats, scheme == "nats+tls", parse_hosts(place, 4222)?),
+            "redis" | "rediss" => (BrokerKind::Redis, scheme == "rediss", parse_hosts(place, 6379)?),
+            "redis+unix" => (BrokerKind::Redis, false, parse_socket(place)?),
+            "redis+sentinel" | "rediss+sentinel" => {
+                (BrokerKind::Redis, scheme == "rediss+sentinel", parse_sentinels(place)?)
+            }
+            _ => return Err(format!("unknown scheme: {SCHEMES} are supported")),
+        };
+        if matches!(&address, BrokerAddress::Hosts(hosts) if engine == BrokerKind::Redis && hosts.len() > 1) {
+            return Err("several hosts: Redis supports one, or redis+sentinel://".to_owned());
         }
         let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
             None => (None, None),
             Some((user, password)) => (decoded(user)?, decoded(password)?),
         };
-        let mut prefix = PREFIX.to_owned();
+        let (mut prefix, mut files) = (PREFIX.to_owned(), SecurityFiles::default());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            match pair.split_once('=') {
-                Some(("prefix", value)) => prefix = decoded(value)?.unwrap_or_default(),
-                _ => return Err("unknown setting in the URL: only `prefix` is supported".to_owned()),
+            let (setting, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = decoded(value)?;
+            match (setting, files.setting(setting)) {
+                ("prefix", _) => prefix = value.unwrap_or_default(),
+                (_, Some(file)) if value.is_some() => *file = value.map(PathBuf::from),
+                (_, Some(_)) => return Err(format!("`{setting}` has no file name")),
+                _ => return Err(format!("unknown setting in the URL: {SETTINGS} are supported")),
             }
         }
+        files.check_use(engine, has_tls, login.is_some())?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.bytes().all(is_plain) {
             return Err(format!(
                 "`prefix` must have 1 to {PREFIX_MAX} letters (a-z, A-Z), digits, `-` or `_`"
             ));
         }
-        Ok(Self { engine, has_tls, hosts, user, password, prefix, name: None })
+        Ok(Self { engine, has_tls, address, user, password, files, prefix, name: None })
     }
 
     /// Sets the broker user's password, in place of a password in the URL.
@@ -125,7 +161,13 @@ impl fmt::Display for ClusterOptions {
             (BrokerKind::Redis, false) => "redis",
             (BrokerKind::Redis, true) => "rediss",
         };
-        write!(f, "{scheme}://{}", self.hosts.join(","))
+        match &self.address {
+            BrokerAddress::Hosts(hosts) => write!(f, "{scheme}://{}", hosts.join(",")),
+            BrokerAddress::Unix(path) => write!(f, "{scheme}+unix://{}", path.display()),
+            BrokerAddress::Sentinels { hosts, service } => {
+                write!(f, "{scheme}+sentinel://{}/{service}", hosts.join(","))
+            }
+        }
     }
 }
 
@@ -135,7 +177,27 @@ impl fmt::Debug for ClusterOptions {
     }
 }
 
-fn parse_hosts(hosts: &str, port: u16) -> Result<Vec<String>, String> {
+fn parse_hosts(hosts: &str, port: u16) -> Result<BrokerAddress, String> {
+    host_list(hosts.trim_end_matches('/'), port).map(BrokerAddress::Hosts)
+}
+
+/// Reads `/path`.
+fn parse_socket(path: &str) -> Result<BrokerAddress, String> {
+    match decoded(path)?.filter(|path| path.starts_with('/') && path.len() > 1) {
+        Some(path) => Ok(BrokerAddress::Unix(path.into())),
+        None => Err("the URL has no path of a socket, as in redis+unix:///run/redis.sock".to_owned()),
+    }
+}
+
+/// Reads `host,host…/SERVICE`.
+fn parse_sentinels(place: &str) -> Result<BrokerAddress, String> {
+    let (hosts, service) = place.split_once('/').unwrap_or((place, ""));
+    let service = decoded(service.trim_end_matches('/'))?.filter(|service| !service.contains('/'));
+    let service = service.ok_or("the URL has no service of Sentinel, as in redis+sentinel://host/SERVICE")?;
+    Ok(BrokerAddress::Sentinels { hosts: host_list(hosts, 26379)?, service })
+}
+
+fn host_list(hosts: &str, port: u16) -> Result<Vec<String>, String> {
     let with_port = |host: &str| {
         // A colon within brackets belongs to an IPv6 address.
         let after_address = host.rsplit_once(']').map_or(host, |(_, after)| after);
@@ -172,6 +234,14 @@ mod tests {
         let options = ClusterOptions::parse("redis://:secret@host").unwrap();
         assert_eq!((options.user, options.password.as_deref()), (None, Some("secret")));
         assert_eq!((&*options.prefix, options.engine), (PREFIX, BrokerKind::Redis));
+        let options = ClusterOptions::parse("redis+unix://ann:pw@/run/redis@1%20.sock").unwrap();
+        assert_eq!(options.to_string(), "redis+unix:///run/redis@1 .sock");
+        assert_eq!((options.user.as_deref(), options.password.as_deref()), (Some("ann"), Some("pw")));
+        let options = ClusterOptions::parse("redis+unix:///run/redis@1.sock").unwrap();
+        assert_eq!((&*options.to_string(), options.user), ("redis+unix:///run/redis@1.sock", None));
+        let options = ClusterOptions::parse("rediss+sentinel://:pw@one,[::1]:7,two/main%2D1/").unwrap();
+        assert_eq!(options.to_string(), "rediss+sentinel://one:26379,[::1]:7,two:26379/main-1");
+        assert_eq!((options.has_tls, options.password.as_deref()), (true, Some("pw")));
     }
 
     #[test]
@@ -184,6 +254,22 @@ mod tests {
             ("nats://a:secret@h:x1", "not a port"),
             ("redis://a:secret@h,i", "several hosts"),
             ("nats://a:secret@h?x=y", "unknown setting"),
+            ("nats://a:secret@h?secret", "unknown setting"),
+            ("nats://a:secret@h?tls.ca=", "`tls.ca` has no file name"),
+            ("nats://a:secret@h?tls.ca=/x", "`tls.ca` needs TLS"),
+            ("rediss://a:secret@h?tls.cert=/x", "`tls.cert` needs `tls.key`"),
+            ("rediss://a:secret@h?tls.key=/x", "`tls.key` needs `tls.cert`"),
+            ("rediss://a:secret@h?tls.ca=/no/such", "tls.ca: /no/such: "),
+            ("redis://a:secret@h?nkey=/x", "`nkey` is for NATS"),
+            ("nats://a:secret@h?nkey=/x", "`nkey` and the user in the URL"),
+            ("nats://h?nkey=/x&credentials=/secret", "`credentials` and `nkey`"),
+            ("nats://h?credentials=/no/such", "credentials: /no/such: "),
+            ("redis+unix://a:secret@h", "no path of a socket"),
+            ("redis+unix:///", "no path of a socket"),
+            ("redis+sentinel://a:secret@h,i", "no service"),
+            ("redis+sentinel://a:secret@h/", "no service"),
+            ("redis+sentinel://a:secret@h/a/b", "no service"),
+            ("redis+sentinel://a:secret@/a", "no host"),
             ("nats://a:secret@h?prefix=a.b", "prefix"),
             ("nats://%FF@h", "UTF-8"),
         ] {

@@ -46,11 +46,14 @@ pub(super) fn with_remedy(text: String) -> String {
 
 impl BrokerClient {
     /// A client; `own` is this connection's own subject, if it publishes.
-    pub(super) fn new(options: &ClusterOptions, own: Option<&str>) -> Self {
-        match options.engine {
-            BrokerKind::Nats => Self::Nats(NatsClient::new(options)),
+    ///
+    /// # Errors
+    /// A file of the URL cannot be read.
+    pub(super) fn new(options: &ClusterOptions, own: Option<&str>) -> Result<Self, String> {
+        Ok(match options.engine {
+            BrokerKind::Nats => Self::Nats(NatsClient::new(options, options.files.nats_key()?)),
             BrokerKind::Redis => Self::Redis(RedisClient::new(options, own)),
-        }
+        })
     }
 
     /// Writes the login, for a broker that expects it at once, or after [`BrokerEvent::StartTls`].
@@ -78,6 +81,14 @@ impl BrokerClient {
             Self::Nats(_) => nats::pong(out),
             // It sends no pings.
             Self::Redis(_) => {}
+        }
+    }
+
+    /// Asks for the role of a broker that was found by Sentinel.
+    pub(super) fn write_role_check(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Nats(_) => {}
+            Self::Redis(client) => client.write_role_check(out),
         }
     }
 

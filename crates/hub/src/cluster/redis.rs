@@ -1,7 +1,7 @@
 //! The client protocol of Redis, RESP 3: one connection publishes, and receives messages between the replies.
 
 use super::nats::write_number;
-use super::options::ClusterOptions;
+use super::options::{BrokerAddress, ClusterOptions};
 use super::protocol::{BrokerEvent, Received, with_remedy};
 use crate::model::brief::without_secret;
 
@@ -25,6 +25,8 @@ pub(super) struct RedisClient {
     /// This connection's own channel; none if it publishes nothing.
     own_channel: Option<String>,
     state: RedisLogin,
+    /// The server must be a primary: a sentinel has named it.
+    needs_primary: bool,
     /// The login message has arrived.
     skips_replies: bool,
     rejects_skips: bool,
@@ -34,6 +36,8 @@ pub(super) struct RedisClient {
 enum RedisLogin {
     /// Waits for the reply to `HELLO`.
     LoggingIn,
+    /// Waits for the reply to `ROLE`.
+    CheckingRole,
     /// Waits for the first subscription.
     Subscribing,
     /// Waits for the end of the subscription, and perhaps a message before.
@@ -44,22 +48,24 @@ enum RedisLogin {
 /// A value, or its elements.
 enum RespValue<'a> {
     Text(&'a [u8], usize),
-    Push(PushElements<'a>),
+    Push(RespElements<'a>),
+    Array(RespElements<'a>),
     Error(&'a [u8]),
     Other,
 }
 
-/// The elements of a push, each with the offset of its text: those of a message at most, and none of a longer push.
+/// The elements of a push or an array, each with the offset of its text: those of a message at most, and none of a
+/// longer list.
 #[derive(Default)]
-struct PushElements<'a> {
-    elements: [(&'a [u8], usize); PUSH_MAX],
+struct RespElements<'a> {
+    elements: [(&'a [u8], usize); ELEMENTS_READ],
     count: usize,
 }
 
 /// Elements of a message of a pattern.
-const PUSH_MAX: usize = 4;
+const ELEMENTS_READ: usize = 4;
 
-impl<'a> PushElements<'a> {
+impl<'a> RespElements<'a> {
     fn as_slice(&self) -> &[(&'a [u8], usize)] {
         self.elements.get(..self.count).unwrap_or_default()
     }
@@ -72,6 +78,7 @@ impl RedisClient {
             password: options.password.clone(),
             own_channel: own_channel.map(str::to_owned),
             state: RedisLogin::LoggingIn,
+            needs_primary: matches!(options.address, BrokerAddress::Sentinels { .. }),
             skips_replies: false,
             rejects_skips: false,
         }
@@ -92,11 +99,20 @@ impl RedisClient {
         }
         arguments.extend([&b"SETNAME"[..], b"sinews-cluster"]);
         command(out, &arguments);
+        self.write_role_check(out);
         if let Some(channel) = self.own_channel.as_deref().map(str::as_bytes) {
             command(out, &[b"SUBSCRIBE", channel]);
             skip_reply(out);
             command(out, &[b"PUBLISH", channel, b""]);
             command(out, &[b"UNSUBSCRIBE", channel]);
+        }
+    }
+
+    /// Asks a server that a sentinel has named for its role: an earlier primary becomes a replica, and may keep its
+    /// connections.
+    pub(super) fn write_role_check(&self, out: &mut Vec<u8>) {
+        if self.needs_primary {
+            command(out, &[b"ROLE"]);
         }
     }
 
@@ -127,24 +143,40 @@ impl RedisClient {
                 [(b"subscribe" | b"psubscribe", _), ..] => BrokerEvent::Subscribed,
                 _ => BrokerEvent::Other,
             },
-            // The first reply answers HELLO.
-            _ if self.state == RedisLogin::LoggingIn && self.own_channel.is_none() => {
-                self.state = RedisLogin::Ready;
-                BrokerEvent::Ready
+            RespValue::Array(elements) if self.needs_primary && self.state != RedisLogin::LoggingIn => {
+                if elements.as_slice().first().is_none_or(|(role, _)| *role != b"master") {
+                    return Err("the server that the sentinels have named is no primary (ROLE)".to_owned());
+                }
+                match self.state {
+                    RedisLogin::CheckingRole => self.log_in_at_primary(),
+                    _ => BrokerEvent::Other,
+                }
             }
-            _ if self.state == RedisLogin::LoggingIn => {
-                self.state = RedisLogin::Subscribing;
+            // The first reply answers HELLO.
+            _ if self.state == RedisLogin::LoggingIn && self.needs_primary => {
+                self.state = RedisLogin::CheckingRole;
                 BrokerEvent::Other
             }
+            _ if self.state == RedisLogin::LoggingIn => self.log_in_at_primary(),
             RespValue::Text(b"PONG", _) => BrokerEvent::Pong(None),
             // The ping behind a subscription.
             RespValue::Text(text, _) => match std::str::from_utf8(text).ok().and_then(|id| id.parse().ok()) {
                 Some(id) => BrokerEvent::Pong(Some(id)),
                 None => BrokerEvent::Other,
             },
-            RespValue::Other => BrokerEvent::Other,
+            RespValue::Array(_) | RespValue::Other => BrokerEvent::Other,
         };
         Ok(Some((end, event)))
+    }
+
+    /// The server has accepted the login.
+    fn log_in_at_primary(&mut self) -> BrokerEvent {
+        if self.own_channel.is_some() {
+            self.state = RedisLogin::Subscribing;
+            return BrokerEvent::Other;
+        }
+        self.state = RedisLogin::Ready;
+        BrokerEvent::Ready
     }
 
     fn log_in_further(&mut self, elements: &[(&[u8], usize)]) -> BrokerEvent {
@@ -159,6 +191,31 @@ impl RedisClient {
         }
         BrokerEvent::Other
     }
+}
+
+/// The reply to a command that is no subscription, at RESP 2 or 3.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum RedisReply {
+    /// An array of at most four texts.
+    Texts(Vec<String>),
+    Error(String),
+    Other,
+}
+
+/// Reads a reply; `None` if it is incomplete.
+///
+/// # Errors
+/// The server does not speak the protocol.
+pub(super) fn read_reply(input: &[u8]) -> Result<Option<RedisReply>, String> {
+    let Some((_, value)) = read_value(input, 0, 0)? else { return Ok(None) };
+    Ok(Some(match value {
+        RespValue::Array(elements) => {
+            let texts = elements.as_slice().iter();
+            RedisReply::Texts(texts.map(|(text, _)| String::from_utf8_lossy(text).into_owned()).collect())
+        }
+        RespValue::Error(text) => RedisReply::Error(brief(text)),
+        RespValue::Text(..) | RespValue::Push(_) | RespValue::Other => RedisReply::Other,
+    }))
 }
 
 /// Returns whether an error is about the command that ends the login. Without it, the login would wait for its timeout.
@@ -201,23 +258,28 @@ fn read_value(input: &[u8], at: usize, depth: u32) -> ReadRespValue<'_> {
         b'*' | b'~' | b'>' | b'%' | b'|' if depth < DEPTH_MAX => {
             let count = length_of(text, ELEMENTS_MAX).ok_or_else(|| unexpected(line))?.unwrap_or(0);
             let count = if matches!(kind, b'%' | b'|') { count * 2 } else { count };
-            return read_elements(input, next, count, *kind == b'>', depth);
+            return read_elements(input, next, count, *kind, depth);
         }
         _ => return Err(unexpected(line)),
     };
     Ok(Some((next, value)))
 }
 
-fn read_elements(input: &[u8], mut at: usize, count: usize, is_push: bool, depth: u32) -> ReadRespValue<'_> {
-    let mut push = PushElements { count, ..PushElements::default() };
+fn read_elements(input: &[u8], mut at: usize, count: usize, kind: u8, depth: u32) -> ReadRespValue<'_> {
+    let mut read = RespElements { count, ..RespElements::default() };
     for index in 0..count {
         let Some((next, value)) = read_value(input, at, depth + 1)? else { return Ok(None) };
-        if let (RespValue::Text(text, from), Some(element)) = (value, push.elements.get_mut(index)) {
+        if let (RespValue::Text(text, from), Some(element)) = (value, read.elements.get_mut(index)) {
             *element = (text, from);
         }
         at = next;
     }
-    Ok(Some((at, if is_push { RespValue::Push(push) } else { RespValue::Other })))
+    let value = match kind {
+        b'>' => RespValue::Push(read),
+        b'*' => RespValue::Array(read),
+        _ => RespValue::Other,
+    };
+    Ok(Some((at, value)))
 }
 
 /// A length up to a limit; `Some(None)` for none (-1).
@@ -355,6 +417,31 @@ mod tests {
         assert!(client.receive(b"-NOPERM subscribe\r\n").unwrap_err().contains("NOPERM"));
         let mut observer = RedisClient::new(&ClusterOptions::parse("redis://h").unwrap(), None);
         assert_eq!(observer.receive(b"%0\r\n"), Ok(Some((4, BrokerEvent::Ready))));
+    }
+
+    #[test]
+    fn server_of_a_sentinel_must_be_and_stay_a_primary() {
+        let primary = b"*3\r\n$6\r\nmaster\r\n:17\r\n*1\r\n*3\r\n$1\r\nh\r\n$1\r\n1\r\n$1\r\n9\r\n";
+        let replica = b"*5\r\n$5\r\nslave\r\n$1\r\nh\r\n:1\r\n$9\r\nconnected\r\n:9\r\n";
+        let (mut found, mut out) = (client("redis+sentinel://h/s"), Vec::new());
+        found.log_in(&mut out);
+        assert!(String::from_utf8(out).unwrap().contains("*1\r\n$4\r\nROLE\r\n*2\r\n$9\r\nSUBSCRIBE"));
+        assert_eq!(found.receive(b"%0\r\n"), Ok(Some((4, BrokerEvent::Other))));
+        let after_hello = RedisClient { own_channel: None, ..client("redis+sentinel://h/s") };
+        assert_eq!(found.receive(&primary[..20]), Ok(None));
+        assert_eq!(found.receive(primary), Ok(Some((primary.len(), BrokerEvent::Other))));
+        let (last, values) = PROBED.split_last().unwrap();
+        for value in values {
+            assert_eq!(found.receive(value), Ok(Some((value.len(), BrokerEvent::Other))));
+        }
+        assert_eq!(found.receive(last), Ok(Some((last.len(), BrokerEvent::Ready))));
+        assert_eq!(found.receive(primary), Ok(Some((primary.len(), BrokerEvent::Other))));
+        assert!(found.receive(replica).unwrap_err().contains("no primary"));
+        let mut observer = after_hello;
+        observer.receive(b"%0\r\n").unwrap();
+        assert!(observer.receive(replica).unwrap_err().contains("no primary"));
+        observer.state = RedisLogin::CheckingRole;
+        assert_eq!(observer.receive(primary), Ok(Some((primary.len(), BrokerEvent::Ready))));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use crate::background::LOOKUPS_MAX;
 
 /// Time after which the next address is tried, too (RFC 8305 section 5).
-const STAGGER: Duration = Duration::from_millis(250);
+pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 
 /// Most addresses that are tried: the last attempt begins after 4 s.
 const ADDRESSES_MAX: usize = 16;
@@ -117,7 +117,7 @@ fn describe(address: SocketAddr, error: &io::Error) -> io::Error {
 }
 
 /// Races attempts; `wait` completes when the next one begins although the last one has no result.
-async fn race<A, T, D, W>(
+pub(crate) async fn race<A, T, D, W>(
     targets: impl Iterator<Item = A>,
     dial: impl Fn(A) -> D,
     wait: impl Fn() -> W,

@@ -16,9 +16,10 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use ring::hmac;
+use rustls::client::WantsClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 use sinews_server::describe_pem_error;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -111,6 +112,16 @@ pub(crate) fn trusted_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'sta
 /// # Errors
 /// No certificate is trusted.
 pub(crate) fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result<ClientConfig, HubError> {
+    Ok(client_config_builder(roots)?.with_no_client_auth())
+}
+
+/// Creates the options of [`client_config`] up to the client's own certificate.
+///
+/// # Errors
+/// No certificate is trusted.
+pub(crate) fn client_config_builder(
+    roots: Option<&[CertificateDer<'static>]>,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, HubError> {
     let fault = |error: rustls::Error| HubError::caused(HubErrorKind::Certificates, error);
     let mut store = RootCertStore::empty();
     match roots {
@@ -130,7 +141,7 @@ pub(crate) fn client_config(roots: Option<&[CertificateDer<'static>]>) -> Result
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(fault)?;
-    Ok(config.with_root_certificates(store).with_no_client_auth())
+    Ok(config.with_root_certificates(store))
 }
 
 /// The types of answers: JSON, and key sets (RFC 7517 section 8.5.2).

@@ -2,6 +2,7 @@
 
 mod api;
 mod keys;
+mod login;
 mod rejections;
 
 use std::net::{SocketAddr, TcpStream};

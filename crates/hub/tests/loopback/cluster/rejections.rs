@@ -145,8 +145,10 @@ const NATS_COMMANDS: [(&str, &str, Effect); 5] = [
     ("SUBSCRIBE", "sinews.t.", Effect::None),
     ("PUBLISH", "sinews.n.", Effect::None),
 ];
-const REDIS_COMMANDS: [(&str, &str, Effect); 9] = [
+const REDIS_COMMANDS: [(&str, &str, Effect); 10] = [
     ("HELLO", "", Effect::Login),
+    // Only at a server that Sentinel has named.
+    ("ROLE", "", Effect::Login),
     ("CLIENT", "REPLY", Effect::None),
     // Its subscription proves that the broker omits replies.
     ("SUBSCRIBE", "sinews.n.", Effect::Login),
@@ -190,7 +192,8 @@ fn error_of_each_command_of_a_link_has_its_effect() {
     {
         let broker = FakeBroker::start(kind);
         broker.reject(Some((command, subject)));
-        let nodes = [(); 2].map(|()| TestPeer::start_at(&broker.url(), |builder| builder));
+        let url = if command == "ROLE" { broker.sentinel_url() } else { broker.url() };
+        let nodes = [(); 2].map(|()| TestPeer::start_at(&url, |builder| builder));
         if effect == Effect::Login {
             for node in &nodes {
                 node.until("the reason is named", |node| {

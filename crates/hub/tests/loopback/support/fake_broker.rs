@@ -49,6 +49,10 @@ struct State {
     lost_count: usize,
     /// The command that is rejected, and the beginning of the subjects for which it is.
     rejected: Option<(&'static str, &'static str)>,
+    /// The address that it names as a sentinel of the service `main`; its own without one.
+    primary: Option<SocketAddr>,
+    /// It says that it is a replica.
+    is_replica: bool,
     /// Connections whose logins wait, if they do.
     waiting_logins: Option<usize>,
 }
@@ -99,6 +103,21 @@ impl FakeBroker {
     pub(crate) fn url(&self) -> String {
         let scheme = if self.kind == WireProtocol::Nats { "nats" } else { "redis" };
         format!("{scheme}://{}", self.address)
+    }
+
+    /// Its URL as a sentinel, and at first also as the primary of its service.
+    pub(crate) fn sentinel_url(&self) -> String {
+        format!("redis+sentinel://{}/main", self.address)
+    }
+
+    /// Names another primary as a sentinel.
+    pub(crate) fn promote(&self, primary: &Self) {
+        self.shared.lock().primary = Some(primary.address);
+    }
+
+    /// Becomes a replica, and keeps its connections.
+    pub(crate) fn demote(&self) {
+        self.shared.lock().is_replica = true;
     }
 
     /// Waits until this many nodes are subscribed to a subject.
@@ -287,6 +306,9 @@ impl Shared {
             }
             match &*text(0) {
                 "HELLO" => self.answer(id, b"%1\r\n$5\r\nproto\r\n:3\r\n")?,
+                "SENTINEL" => self.answer(id, self.sentinel_answer(id, &text(2)).as_bytes())?,
+                "ROLE" if self.lock().is_replica => self.answer(id, b"*1\r\n$5\r\nslave\r\n")?,
+                "ROLE" => self.answer(id, b"*3\r\n$6\r\nmaster\r\n:1\r\n*0\r\n")?,
                 "PING" if words.len() > 1 => {
                     self.answer(id, format!("${}\r\n{}\r\n", words[1].len(), text(1)).as_bytes())?;
                 }
@@ -317,6 +339,20 @@ impl Shared {
             }
             skips_reply = false;
         }
+    }
+
+    /// The address of the primary of a service.
+    fn sentinel_answer(&self, id: u64, service: &str) -> String {
+        if service != "main" {
+            return "*-1\r\n".to_owned();
+        }
+        let state = self.lock();
+        let own = || state.clients[&id].stream.local_addr().unwrap();
+        let (host, port) = {
+            let primary = state.primary.unwrap_or_else(own);
+            (primary.ip().to_string(), primary.port().to_string())
+        };
+        format!("*2\r\n${}\r\n{host}\r\n${}\r\n{port}\r\n", host.len(), port.len())
     }
 
     /// Whether a command for a subject is rejected.
