@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
@@ -29,7 +29,6 @@ use sinews_store::{
     Capabilities, KeyUpdate, LogEntry, PartKind, StoreError, StoreHealth, StoreSink, TopicPart, TopicStore,
 };
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
 pub(crate) use self::interest::StoredInterest;
 use self::keys::KeyTopic;
@@ -49,7 +48,7 @@ const UNUSED_MAX: Duration = Duration::from_secs(60);
 /// Time without the store after which the server is not ready for new clients.
 const AWAY_MAX: Duration = Duration::from_secs(5);
 
-/// Time that a client waits for a topic's copy.
+/// Time that a client waits for a topic's copy, about.
 const OPENING_MAX: Duration = Duration::from_secs(5);
 
 /// Topics whose histories and keys a store has.
@@ -159,18 +158,26 @@ impl StoredTopics {
     ) -> SharedOpening {
         let (stored, topic) = (Arc::clone(self), Arc::clone(topic));
         let opening = async move {
-            let opened = timeout(OPENING_MAX, stored.waiting.wait_until(is_open)).await;
-            opened.map_err(|_| {
-                let reason = match stored.store.health() {
-                    StoreHealth::Away { reason, .. } => reason,
-                    _ => "it does not answer".into(),
-                };
-                let text = format!("{} was not read from the topic store: {reason}; retry", brief(&topic));
-                problem(code::STORE, text)
-            })
+            if stored.wait_until(is_open).await {
+                return Ok(());
+            }
+            let reason = match stored.store.health() {
+                StoreHealth::Away { reason, .. } => reason,
+                _ => "it does not answer".into(),
+            };
+            let text = format!("{} was not read from the topic store: {reason}; retry", brief(&topic));
+            Err(problem(code::STORE, text))
         };
         let boxed: crate::streams::store::StoreFuture<()> = Box::pin(opening);
         boxed.shared()
+    }
+
+    /// Waits until a condition on a copy holds, at most [`OPENING_MAX`]; returns whether it does. Each tick of the
+    /// [audit](audit::run) ends what has waited for too long.
+    async fn wait_until(&self, condition: impl Fn() -> bool) -> bool {
+        let end = Instant::now() + OPENING_MAX;
+        self.waiting.wait_until(|| condition() || Instant::now() >= end).await;
+        condition()
     }
 
     /// The answer to a client whose operation has failed.

@@ -29,6 +29,7 @@ pub(super) async fn run(stored: Weak<StoredTopics>) {
             ticks += 1;
             stored.maintain_logs(is_up);
             stored.maintain_keys(is_up);
+            stored.waiting.wake_all();
         }
         if !is_up {
             continue;

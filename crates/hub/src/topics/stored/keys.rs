@@ -13,9 +13,8 @@ use sinews_store::{
     KeyCommand, KeyCommands, KeyCopy, KeyLimits, KeyOutcome, KeyStep, KeyUpdate, KeysWritten, ReadKeys,
     StoredKey, TopicPart,
 };
-use tokio::time::timeout;
 
-use super::{OPENING_MAX, StoredTopics, UNUSED_MAX};
+use super::{StoredTopics, UNUSED_MAX};
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::store::SharedOpening;
@@ -211,7 +210,7 @@ impl StoredTopics {
                 last.is_none_or(|last| last.epoch != epoch || last.sequence >= sequence)
             };
             // A lost notification is found by the audit.
-            let _ = timeout(OPENING_MAX, self.waiting.wait_until(has)).await;
+            self.wait_until(has).await;
         }
         Ok(written)
     }
