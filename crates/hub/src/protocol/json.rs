@@ -349,7 +349,7 @@ impl JsonClient {
             let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
             let ack = async move { appended.await.map(|appended| position_fields(appended.position)) };
             self.session.report_message(topic, content);
-            return self.keys.acknowledge_later(Box::pin(ack), id, cx);
+            return Ok(self.keys.acknowledge_later(Box::pin(ack), id, cx));
         }
         let reached = self.session.hub().publish(cx, &Publication::new(topic, &content.into()));
         self.session.report_message(topic, content);
@@ -547,14 +547,17 @@ impl Handler for JsonClient {
         while let Some((id, stored)) = self.keys.take_stored(cx) {
             self.answer(stored.map(OpReply::Ack), id, cx);
         }
+        self.keys.resume_if_free(cx);
         self.streams.woken(cx);
         self.follow(cx);
+        self.keys.pause_if_full(cx);
         self.pause_for_hook(cx);
     }
 
     fn drain(&mut self, cx: &mut Context<'_>) {
         self.streams.drain(cx);
         self.follow(cx);
+        self.keys.pause_if_full(cx);
         self.pause_for_hook(cx);
     }
 

@@ -52,7 +52,8 @@ struct KeysInUse {
 /// Completes with an acknowledgement's fields.
 pub(super) type PendingAck = Pin<Box<dyn Future<Output = Result<Value, Problem>> + Send>>;
 
-/// A connection's requests that a store has not answered yet.
+/// A connection's requests that a store has not answered yet. With this many publications, reads pause until half of
+/// them are answered; further writes of keys are rejected.
 const PENDING_MAX: usize = 1_024;
 
 /// A position as the fields of an acknowledgement.
@@ -145,24 +146,42 @@ impl ConnectionKeys {
 
     /// Checks whether a further request can wait for a store.
     fn check_pending(&self) -> Result<(), Problem> {
-        if self.0.as_ref().is_some_and(|in_use| in_use.pending.len() >= PENDING_MAX) {
+        if self.pending() >= PENDING_MAX {
             let text = format!("{PENDING_MAX} requests of this connection are not stored yet");
             return Err(problem(code::TOO_MANY, text));
         }
         Ok(())
     }
 
-    /// Acknowledges a request when a store has answered it, behind earlier ones.
+    /// Acknowledges a publication when a store has answered it, behind earlier requests.
     pub(super) fn acknowledge_later(
         &mut self,
         ack: PendingAck,
         id: &Option<Value>,
-        cx: &Context<'_>,
-    ) -> Result<OpReply, Problem> {
-        self.check_pending()?;
+        cx: &mut Context<'_>,
+    ) -> OpReply {
         self.0.get_or_insert_default().pending.push_back((id.clone(), ack));
+        self.pause_if_full(cx);
         cx.waker().wake();
-        Ok(OpReply::Deferred)
+        OpReply::Deferred
+    }
+
+    fn pending(&self) -> usize {
+        self.0.as_ref().map_or(0, |in_use| in_use.pending.len())
+    }
+
+    /// Pauses reads while too many requests are not answered.
+    pub(super) fn pause_if_full(&self, cx: &mut Context<'_>) {
+        if self.pending() >= PENDING_MAX {
+            cx.pause_reads();
+        }
+    }
+
+    /// Resumes reads when half of the requests are answered.
+    pub(super) fn resume_if_free(&self, cx: &mut Context<'_>) {
+        if self.0.is_some() && self.pending() <= PENDING_MAX / 2 {
+            cx.resume_reads();
+        }
     }
 
     /// Executes a write that was checked; returns its acknowledgement's fields, or none if that follows.

@@ -284,7 +284,9 @@ impl MessageRing {
             }
             ReplayFrom::After(position) => {
                 let after = position.sequence;
-                if position.epoch != self.epoch || after >= self.next || after < self.floor {
+                // A topic without messages, whose epoch a store had not assigned yet, is at the default position.
+                let is_same = position.epoch == self.epoch || position == Position::default();
+                if !is_same || after >= self.next || after < self.floor {
                     return (self.first(), false);
                 }
                 let index = self.index_from(after + 1);
@@ -397,9 +399,13 @@ mod tests {
         );
         assert_eq!((ring.position(), kept(&ring, 0), ring.unpublished), (position, vec![20, 30], 30));
         let after = |sequence| ring.start(ReplayFrom::After(Position { epoch: 9, sequence })).1;
+        assert!(!ring.start(ReplayFrom::After(Position::default())).1);
         assert_eq!([after(9), after(10), after(11), after(20), after(30)], [false, true, false, true, true]);
         ring.install(StoredHistory { position, floor: 10, messages: Vec::new() }, &policy);
         assert_eq!((ring.position(), ring.first(), ring.is_empty()), (position, 31, true));
+        let all = StoredHistory { position, floor: 0, messages: vec![message(20), message(30)] };
+        ring.install(all, &policy);
+        assert_eq!(ring.start(ReplayFrom::After(Position::default())), (1, true));
     }
 
     #[test]
