@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token, Waker};
 
 use super::connection::{BrokerConnection, LinkEvent};
-use super::message::{MessageKind, NodeId, NodeMessageHead};
+use super::message::{MessageKind, NodeId, NodeMessageHead, VERSION};
 use super::node::ClusterNode;
 use super::nodes::Heartbeat;
 use super::options::ClusterOptions;
@@ -30,12 +30,13 @@ const OBSERVED: Duration = Duration::from_millis(HEARTBEAT.as_millis() as u64 * 
 /// and some delay.
 ///
 /// # Errors
-/// [`HubErrorKind::Broker`]: the broker does not answer within the timeout, or rejects the login.
+/// [`HubErrorKind::Broker`]: the broker does not answer within the timeout, or rejects the login; or all nodes have
+/// another version of the messages between nodes.
 /// [`HubErrorKind::System`]: this process has no descriptor left.
 pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<ClusterNode>, HubError> {
     let system = |error: std::io::Error| HubError::caused(HubErrorKind::System, error);
     let broker = |fault: String| HubError::new(HubErrorKind::Broker, fault);
-    let (begin, mut found) = (Instant::now(), BTreeMap::new());
+    let (begin, mut found) = (Instant::now(), ObservedNodes::default());
     let mut end = begin + timeout;
     let mut poll = Poll::new().map_err(system)?;
     let waker = Arc::new(Waker::new(poll.registry(), Token(1)).map_err(system)?);
@@ -65,17 +66,29 @@ pub fn observe_nodes(options: &ClusterOptions, timeout: Duration) -> Result<Vec<
     if !connection.is_ready {
         return Err(broker(format!("{options}: no answer within {} s", timeout.as_secs())));
     }
-    let nodes = found.iter().map(|(id, heartbeat)| ClusterNode::new(*id, heartbeat));
+    if let Some(version) = found.other_version.filter(|_| found.nodes.is_empty()) {
+        return Err(broker(format!(
+            "{options}: the nodes have version {version} of the messages between nodes, and this program has version {VERSION}"
+        )));
+    }
+    let nodes = found.nodes.iter().map(|(id, heartbeat)| ClusterNode::new(*id, heartbeat));
     let mut nodes: Vec<ClusterNode> = nodes.collect();
     nodes.sort_by(|a, b| (&a.name, &a.id).cmp(&(&b.name, &b.id)));
     Ok(nodes)
+}
+
+#[derive(Default)]
+struct ObservedNodes {
+    nodes: BTreeMap<NodeId, Heartbeat>,
+    /// Version of the last message with another version.
+    other_version: Option<u8>,
 }
 
 /// Receives and sends.
 fn exchange(
     connection: &mut BrokerConnection,
     options: &ClusterOptions,
-    found: &mut BTreeMap<NodeId, Heartbeat>,
+    found: &mut ObservedNodes,
     now: Instant,
 ) -> Result<(), String> {
     if !connection.establish()? {
@@ -91,14 +104,18 @@ fn exchange(
                 LinkEvent::Pong(_) | LinkEvent::Subscribed => {}
                 LinkEvent::Rejected(text) => return Err(format!("{options}: {text}")),
                 LinkEvent::Message(range) => {
-                    let read = NodeMessageHead::read(connection.payload(range));
-                    let Some((head, body)) = read else { continue };
+                    let message = connection.payload(range);
+                    let Some((head, body)) = NodeMessageHead::read(message) else {
+                        let other = NodeMessageHead::other_version(message).map(|(_, version)| version);
+                        found.other_version = other.or(found.other_version);
+                        continue;
+                    };
                     match head.kind {
                         MessageKind::Heartbeat => {
                             let heartbeat = serde_json::from_slice(body).ok();
-                            found.extend(heartbeat.map(|heartbeat| (head.node, heartbeat)));
+                            found.nodes.extend(heartbeat.map(|heartbeat| (head.node, heartbeat)));
                         }
-                        MessageKind::Leave => drop(found.remove(&head.node)),
+                        MessageKind::Leave => drop(found.nodes.remove(&head.node)),
                         _ => {}
                     }
                 }

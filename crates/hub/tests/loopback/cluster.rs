@@ -5,8 +5,10 @@ mod keys;
 mod login;
 mod rejections;
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
@@ -472,6 +474,35 @@ fn dashboard_feed_lists_both_nodes_and_the_outage_of_the_broker() {
         broker.come_up();
         until(&|cluster| cluster["connected"] == true && cluster["nodes"].as_array().unwrap().len() == 2);
     });
+}
+
+/// A node whose messages have another version, which has started before the others.
+#[test]
+fn another_version_of_the_messages_is_named_by_a_node_and_by_the_list_of_nodes() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let mut other = TcpStream::connect(broker.url().trim_start_matches("nats://")).unwrap();
+    let heartbeat = |other: &mut TcpStream| {
+        let message = [&[2, 1], &[7; 16][..], &[0; 16]].concat();
+        let head = format!("PUB sinews.all {}\r\n", message.len());
+        other.write_all(&[head.as_bytes(), &message, b"\r\n"].concat()).unwrap();
+    };
+    let node = TestPeer::start(&broker);
+    node.until("it is not ready", |node| {
+        heartbeat(&mut other);
+        let (status, answer) = node.request("GET /readyz", b"");
+        status == 503 && answer.contains("has version 2") && answer.contains("has version 1:")
+    });
+    assert_eq!(node.metric("sinews_cluster_nodes"), 1);
+    drop(node);
+    let url = broker.url();
+    let listing = thread::spawn(move || observe_nodes(&options(&url), TIMEOUT));
+    while !listing.is_finished() {
+        heartbeat(&mut other);
+        thread::park_timeout(Duration::from_millis(20));
+    }
+    let error = listing.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), HubErrorKind::Broker);
+    assert!(error.to_string().contains("version 2") && error.to_string().contains("version 1"), "{error}");
 }
 
 /// Subscribes with the presence of a topic, and waits until it has these numbers.
