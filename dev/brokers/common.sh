@@ -1,6 +1,6 @@
 # Shared functions of the scripts in this directory. Each starts one broker for tests, on the loopback interface:
 #
-#   kafka.sh|redis.sh|nats.sh  fetch | up | down | kill | stop | cont | status
+#   kafka.sh|redis.sh|nats.sh|sentinel.sh  fetch | up | down | kill | stop | cont | status
 #
 # `up` prints host:port once the broker answers, and keeps data of an earlier run; `kill` ends it like a crash
 # (SIGKILL) and keeps its data; `stop` and `cont` freeze and resume it; `down` stops it and removes
@@ -83,6 +83,32 @@ unpack() {
     if [[ -f $file ]]; then dpkg -x "$file" "$to"; fi
   done
   rm -rf "$work"
+}
+
+# Sets `program` to a Redis server, from PATH or from the distribution's package.
+fetch_redis() {
+  local unpacked=$cache/redis
+  program=$(command -v redis-server || true)
+  [[ -n $program ]] && return
+  program=$unpacked/usr/bin/redis-server
+  local libraries=("$unpacked"/usr/lib/*-linux-*)
+  export LD_LIBRARY_PATH=${libraries[0]}
+  if [[ ! -x $program ]]; then
+    unpack "$unpacked" redis-server redis-tools libjemalloc2 liblua5.1-0 liblzf1 lua-cjson lua-bitop libatomic1
+    libraries=("$unpacked"/usr/lib/*-linux-*)
+    LD_LIBRARY_PATH=${libraries[0]}
+  fi
+  "$program" --version >/dev/null 2>&1 || missing "no redis-server (apt-get install redis-server)"
+}
+
+# It listens before it has loaded its file, and answers with an error until then.
+answers_redis() {
+  local reply
+  { exec 3<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || return 1
+  printf 'PING\r\n' >&3
+  IFS= read -r -t 1 reply <&3 || reply=
+  exec 3>&-
+  [[ $reply == +PONG* ]]
 }
 
 end() {

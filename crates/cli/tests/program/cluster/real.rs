@@ -186,6 +186,74 @@ fn nodes_share_keys() {
     }
 }
 
+/// A primary, its replica and three sentinels.
+#[cfg(feature = "redis")]
+struct SentinelSet {
+    port: u16,
+    run: tempfile::TempDir,
+}
+
+#[cfg(feature = "redis")]
+impl SentinelSet {
+    /// Runs a command of their control script; returns its output.
+    fn control(&self, verb: &str) -> String {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/brokers/sentinel.sh");
+        let mut command = Command::new(script);
+        command.env("BROKER_PORT", self.port.to_string()).env("BROKER_RUN", self.run.path().join("run"));
+        let output = command.arg(verb).output().unwrap();
+        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Drop for SentinelSet {
+    fn drop(&mut self) {
+        self.control("down");
+    }
+}
+
+/// The primary dies, and returns as a replica.
+#[cfg(feature = "redis")]
+fn nodes_follow_a_failover() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Five ports in a row, below the last one.
+    let servers = SentinelSet { port: port.min(u16::MAX - 4), run: tempfile::tempdir().unwrap() };
+    let sentinels = servers.control("up");
+    let nodes =
+        [(); 2].map(|()| Running::serve(&["--cluster", &format!("redis+sentinel://{sentinels}/main")]));
+    let mut subscriber = subscriber(&nodes[1], "chat.room");
+    let mut works_again = |round: &str| {
+        for node in &nodes {
+            until("both nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 2\n"));
+        }
+        until("a publication arrives", || {
+            let before = received(&nodes[1]);
+            publish(&nodes[0], "chat.room", round);
+            received(&nodes[1]) > before
+        });
+        while receive(&mut subscriber)["data"] != round {}
+    };
+    works_again("first");
+    let begin = Instant::now();
+    servers.control("kill");
+    for node in &nodes {
+        until("the outage is noticed", || !node.is_ready());
+        until("it is ready again", || node.is_ready());
+    }
+    works_again("second");
+    println!("works {} ms after the death of the primary", begin.elapsed().as_millis());
+    servers.control("up");
+    works_again("third");
+}
+
+#[cfg(feature = "redis")]
+fn received(node: &Running) -> u64 {
+    let metrics = node.get("/metrics");
+    let line = metrics.lines().find_map(|line| line.strip_prefix("sinews_cluster_received_total "));
+    line.unwrap().parse().unwrap()
+}
+
 #[cfg(feature = "nats")]
 mod nats {
     use super::super::durable_keys::failures;
@@ -212,6 +280,7 @@ mod redis {
 
     sinews_testkit::tests! {
         ignore "needs a broker: cargo xtask brokers --only redis":
+        nodes_follow_a_failover_of_sentinel => super::nodes_follow_a_failover();
         nodes_are_one_server_through_failures => super::nodes_are_one_server();
         members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();
         users_are_added_and_removed_once => users::users_are_added_and_removed_once();
