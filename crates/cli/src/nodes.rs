@@ -14,7 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Arguments of `sinews nodes`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// Broker of the cluster, as in `sinews serve --cluster`: nats://host:4222 or redis://host, and ?prefix=NAME
+    /// Broker of the cluster, as in `sinews serve --cluster`: nats://host:4222, redis://host or
+    /// redis+sentinel://host,host/SERVICE, and ?prefix=NAME
     #[arg(value_name = "URL", env = "SINEWS_CLUSTER_URL", hide_env_values = true)]
     cluster: String,
 
@@ -31,6 +32,7 @@ pub(crate) struct NodesArgs {
 pub(crate) fn run(args: &NodesArgs) -> Result<(), String> {
     let mut options = ClusterOptions::parse(&args.cluster).map_err(|error| format!("URL: {error}"))?;
     if let Some(path) = &args.password_file {
+        options.check_password().map_err(|error| format!("--password-file: {error}"))?;
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| format!("--password-file: {}: {error}", path.display()))?;
         options = options.with_password(text.trim_end_matches(['\r', '\n']));

@@ -13,8 +13,9 @@ settings! {
     /// A cluster of servers behind a load balancer: messages, members and commands reach the clients of all nodes, over a
     /// broker. Changes of this table need a restart.
     pub(crate) struct ClusterSettings in "cluster", "Cluster" {
-        /// Broker that connects the nodes: nats://host:4222,host or redis://host; with TLS nats+tls:// and rediss://.
-        /// Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
+        /// Broker that connects the nodes: nats://host:4222,host, redis://host, redis+unix:///path or
+        /// redis+sentinel://host,host/SERVICE; with TLS nats+tls://, rediss:// and rediss+sentinel://. Behind `?`, joined by
+        /// `&`: `tls.ca=FILE`, `tls.cert=FILE` and `tls.key=FILE`; at NATS `credentials=FILE` or `nkey=FILE`. Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
         /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; each node stores
         /// durable keys ({streams.durable_keys}) in its own {streams.directory}. Without this setting, the server has no
         /// other nodes.
@@ -49,6 +50,7 @@ impl ClusterSettings {
         let describe = |key: &'static str| move |error: HubError| format!("{}: {error}", names.resolve(key));
         let mut options = ClusterOptions::parse(url).map_err(describe(URL))?;
         if let Some(path) = &self.password_file {
+            options.check_password().map_err(describe(PASSWORD_FILE))?;
             let text = fs::read_to_string(path);
             let text = text
                 .map_err(|error| format!("{}: {}: {error}", names.resolve(PASSWORD_FILE), path.display()))?;
@@ -82,6 +84,19 @@ mod tests {
         assert!(!format!("{:?}", settings(&url, "").unwrap().cluster).contains("secret"));
         let error = options(&["--cluster", "kafka://one"]).unwrap_err();
         assert!(error.starts_with("--cluster") && error.contains("nats"), "{error}");
+        let url = ["--cluster", "rediss+sentinel://:secret@one,two/main"];
+        let shown = "rediss+sentinel://one:26379,two:26379/main".to_owned();
+        assert_eq!(options(&url), Ok(Some(shown)));
+        let error = options(&["--cluster", "rediss://:secret@one?tls.ca=/nonexistent"]).unwrap_err();
+        assert!(error.starts_with("--cluster"), "{error}");
+        assert!(error.contains("tls.ca: /nonexistent: ") && !error.contains("secret"), "{error}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let seed = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY";
+        std::fs::write(&file, seed).unwrap();
+        let url = format!("nats://one?nkey={}", file.path().display());
+        assert_eq!(options(&["--cluster", &url]), Ok(Some("nats://one:4222".to_owned())));
+        let error = options(&["--cluster", &url, "--cluster-password-file", "/x"]).unwrap_err();
+        assert!(error.starts_with("--cluster-password-file: the login is by"), "{error}");
         let error = options(&["--cluster-node-name", "a"]).unwrap_err();
         assert!(error.starts_with("--cluster-node-name: needs"), "{error}");
         let error = options(&["--cluster", "nats://a", "--cluster-node-name", ""]).unwrap_err();

@@ -135,6 +135,17 @@ impl ClusterOptions {
         self
     }
 
+    /// Returns whether the login can have a password.
+    ///
+    /// # Errors
+    /// [`HubErrorKind::Setting`]: the URL has `credentials` or `nkey`.
+    pub fn check_password(&self) -> Result<(), HubError> {
+        match self.files.has_nats_key() {
+            true => Err(HubError::setting("the login is by `credentials` or `nkey`, without a password")),
+            false => Ok(()),
+        }
+    }
+
     /// Sets this node's name, for node lists. Default: the host name. Nodes are identified by a random id, so names
     /// need not differ.
     ///

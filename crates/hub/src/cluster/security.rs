@@ -75,6 +75,11 @@ impl SecurityFiles {
         }
     }
 
+    /// Whether a NATS user's key is in a file.
+    pub(super) fn has_nats_key(&self) -> bool {
+        self.credentials.is_some() || self.nkey.is_some()
+    }
+
     /// Whether the files can be used.
     ///
     /// # Errors
