@@ -1,5 +1,6 @@
 //! What a store promises.
 
+use std::fmt;
 use std::time::Duration;
 
 /// What a store promises, as data: the start fails if a configuration needs what is missing, and the node list, the
@@ -37,6 +38,38 @@ pub struct Capabilities {
     pub max_value: u64,
     /// [`TopicStore::take`](crate::TopicStore::take).
     pub budgets: bool,
+}
+
+/// One line for people: `redis: may lose acknowledged writes at a failover, detected exactly; …`.
+impl fmt::Display for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lost = match self.acked_loss {
+            AckedLoss::Never => "loses no acknowledged write",
+            AckedLoss::PowerLoss => "may lose acknowledged writes when a majority loses power",
+            AckedLoss::Failover => "may lose acknowledged writes at a failover",
+        };
+        let detected = match self.failover_detection {
+            FailoverDetection::Exact => "detected exactly",
+            FailoverDetection::Partial => "detected in part",
+            FailoverDetection::None => "each other server starts all topics anew",
+        };
+        let conditions = match self.conditions {
+            ConditionSupport::Exact => "exact conditions",
+            ConditionSupport::SpuriousConflicts => "conditions with needless conflicts",
+        };
+        write!(f, "{}: {lost}, {detected}; {conditions}", self.engine)?;
+        let missing = [
+            (self.logs, "histories"),
+            (self.keys, "keys"),
+            (self.patterns, "patterns"),
+            (self.byte_limit, "limits of bytes"),
+            (self.budgets, "shared rates"),
+        ];
+        for (_, name) in missing.iter().filter(|(has, _)| !has) {
+            write!(f, "; no {name}")?;
+        }
+        write!(f, "; times to live by {} ms", self.ttl_resolution.as_millis())
+    }
 }
 
 /// How a store detects lost acknowledged writes.

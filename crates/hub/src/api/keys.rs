@@ -15,7 +15,7 @@ use super::topics::content_of;
 use crate::access::auth::{Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::config::ConfigHandle;
-use crate::http::{failure, topic_of};
+use crate::http::{error_response, failure, topic_of};
 use crate::keys::KeyStore;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, HookKind};
@@ -141,7 +141,7 @@ fn write(
         rights.may_write_key(&topic, &key)?;
     }
     let write = make(request, &key)
-        .and_then(|write| with_conditions(request, write).map_err(|problem| plain_failure(&problem)));
+        .and_then(|write| with_conditions(request, write).map_err(|problem| error_response(&problem)));
     let write = match write {
         Ok(write) => rights.limit_key(&topic, write),
         Err(answer) => return Ok(answer.into()),
@@ -158,7 +158,7 @@ fn write(
             return Ok(rejection.response().into());
         }
         let store = api.key_store();
-        return Ok(execute_write(store, &publisher, topic, write, rights.creator(), plain_failure));
+        return Ok(execute_write(store, &publisher, topic, write, rights.creator(), error_response));
     };
     let keys = api.clone();
     Ok(Answer::later(async move {
@@ -179,14 +179,10 @@ fn write(
             KeyWriteOutcome::Later(written) => written.await,
         };
         written.map_or_else(
-            |problem| plain_failure(&problem),
+            |problem| error_response(&problem),
             |written| success(&topic, &key, &written, is_isolated),
         )
     }))
-}
-
-fn plain_failure(problem: &Problem) -> Response {
-    failure(problem.code, &problem.text)
 }
 
 /// Writes a key under the conditions of the headers.

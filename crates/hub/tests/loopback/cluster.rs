@@ -4,6 +4,7 @@ mod api;
 mod keys;
 mod login;
 mod rejections;
+mod stored;
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};

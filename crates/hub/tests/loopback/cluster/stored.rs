@@ -1,0 +1,251 @@
+//! Clusters whose histories and keys are in a topic store.
+
+use serde_json::{Value, json};
+use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
+use sinews_hub::{HostRules, HubConfig};
+use sinews_store::StoreError;
+
+use super::{Client, KEY, TestPeer};
+use crate::support::fake_broker::{FakeBroker, WireProtocol};
+use crate::support::fake_store::FakeStore;
+use crate::support::{parse, request};
+
+/// Nodes with a bus and a topic store in common.
+struct StoredCluster {
+    store: FakeStore,
+    nodes: [TestPeer; 3],
+    _broker: FakeBroker,
+}
+
+impl StoredCluster {
+    fn start() -> Self {
+        let (broker, store) = (FakeBroker::start(WireProtocol::Redis), FakeStore::new());
+        let node = || {
+            let stored = store.connect();
+            TestPeer::start_with(&broker, |builder| {
+                let keys = ApiKeys::new().with_key(KEY).unwrap();
+                let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+                let builder = builder.config(policy.with_api_keys(keys));
+                builder.history("chat.>", 100).topic_store(stored)
+            })
+        };
+        let nodes = [node(), node(), node()];
+        Self { store, nodes, _broker: broker }
+    }
+
+    /// A client that has received this topic's messages up to the last one.
+    fn subscriber(&self, node: usize, topic: &str) -> Client {
+        self.nodes[node].subscriber(topic)
+    }
+}
+
+fn authorization() -> String {
+    format!("Authorization: Bearer {KEY}\r\n")
+}
+
+/// The status and the body of an answer of the HTTP API.
+fn api(node: &TestPeer, method: &str, path: &str, body: &str) -> (u16, String) {
+    node.request_with(&format!("{method} /api/v1/{path}"), &authorization(), body.as_bytes())
+}
+
+fn publish(client: &mut Client, topic: &str, data: impl Into<Value>) -> Value {
+    client.request(&json!({ "op": "publish", "topic": topic, "data": data.into(), "id": 1 }))
+}
+
+/// Subscribes behind a position.
+fn resume(client: &mut Client, topic: &str, from: &Value) -> Value {
+    let from = json!({ "epoch": from["epoch"], "seq": from["seq"] });
+    client.request(&json!({ "op": "subscribe", "topic": topic, "from": from, "id": 2 }))
+}
+
+#[test]
+fn client_resumes_exactly_at_another_node() {
+    let cluster = StoredCluster::start();
+    let mut subscribers = [cluster.subscriber(0, "chat.1"), cluster.subscriber(1, "chat.1")];
+    let mut publisher = cluster.nodes[2].client();
+    let empty = resume(&mut cluster.nodes[2].client(), "chat.1", &json!({ "epoch": 0, "seq": 0 }));
+    assert_eq!((&empty["complete"], &empty["seq"]), (&json!(true), &json!(0)));
+    let acks: Vec<Value> = (0..10).map(|number| publish(&mut publisher, "chat.1", number)).collect();
+    for subscriber in &mut subscribers {
+        for (number, ack) in acks.iter().enumerate() {
+            let message = subscriber.receive();
+            assert_eq!((&message["data"], &message["seq"]), (&json!(number), &ack["seq"]), "{message}");
+            assert_eq!(message["epoch"], ack["epoch"]);
+        }
+    }
+    for (from, missed) in [(&acks[3], 6), (&acks[9], 0), (&empty, 10)] {
+        let mut moved = cluster.nodes[2].client();
+        let ack = resume(&mut moved, "chat.1", from);
+        assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(missed)), "{ack}");
+        assert_eq!(moved.data(missed), (10 - missed..10).map(|number| json!(number)).collect::<Vec<_>>());
+        moved.request(&json!({ "op": "unsubscribe", "topic": "chat.1", "id": 3 }));
+    }
+    let history = |node: &TestPeer| {
+        let mut client = node.client();
+        client.send(&json!({ "op": "history", "topic": "chat.1", "last": 3, "id": 4 }));
+        let messages = client.receive()["messages"].clone();
+        messages.as_array().unwrap().iter().map(|message| message["data"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(cluster.nodes.each_ref().map(history), [(); 3].map(|()| vec![json!(7), json!(8), json!(9)]));
+}
+
+#[test]
+fn lost_messages_are_reported_to_the_clients_that_have_seen_them() {
+    let cluster = StoredCluster::start();
+    let mut witness = cluster.subscriber(0, "chat.1");
+    let mut publisher = cluster.nodes[1].client();
+    let survivor = publish(&mut publisher, "chat.1", "survives");
+    assert_eq!(witness.data(1), [json!("survives")]);
+    let replica = cluster.store.replica();
+    let lost = publish(&mut publisher, "chat.1", "lost");
+    assert_eq!(witness.data(1), [json!("lost")]);
+    cluster.store.fail_over(replica);
+    let next = publish(&mut publisher, "chat.1", "next");
+    assert_eq!(next["epoch"], lost["epoch"], "the others resume");
+    let reset = witness.receive();
+    assert_eq!((&reset["op"], &reset["topic"]), (&json!("reset"), &json!("chat.1")));
+    assert_eq!(witness.data(1), [json!("next")]);
+    for node in &cluster.nodes {
+        let mut client = node.client();
+        let ack = resume(&mut client, "chat.1", &survivor);
+        assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(1)), "{ack}");
+        assert_eq!(client.data(1), [json!("next")]);
+        let ack = resume(&mut node.client(), "chat.1", &lost);
+        assert_eq!(ack["complete"], json!(false), "{ack}");
+    }
+}
+
+#[test]
+fn lost_notifications_are_read_after_a_reconnect() {
+    let cluster = StoredCluster::start();
+    let mut subscriber = cluster.subscriber(0, "chat.1");
+    let mut publisher = cluster.nodes[1].client();
+    publish(&mut publisher, "chat.1", 0);
+    cluster.store.mute();
+    publish(&mut publisher, "chat.1", 1);
+    cluster.store.reconnect();
+    assert_eq!(subscriber.data(2), [json!(0), json!(1)]);
+    cluster.store.mute();
+    publish(&mut publisher, "chat.1", 2);
+    publish(&mut publisher, "chat.1", 3);
+    cluster.store.reconnect();
+    publish(&mut publisher, "chat.1", 4);
+    assert_eq!(subscriber.data(3), [json!(2), json!(3), json!(4)]);
+}
+
+#[test]
+fn patterns_and_names_receive_each_message_once() {
+    let cluster = StoredCluster::start();
+    let mut by_pattern = cluster.subscriber(0, "chat.*");
+    let mut by_both = cluster.subscriber(1, "chat.*");
+    by_both.request(&json!({ "op": "subscribe", "topic": "chat.1", "id": 3 }));
+    let mut publisher = cluster.nodes[2].client();
+    for number in 0..5 {
+        publish(&mut publisher, "chat.1", number);
+    }
+    let all: Vec<Value> = (0..5).map(Value::from).collect();
+    assert_eq!((by_pattern.data(5), by_both.data(5)), (all.clone(), all));
+    // The copy that began with a notification has earlier messages when a client asks for them.
+    let ack = by_pattern.request(&json!({ "op": "subscribe", "topic": "chat.1", "last": 5, "id": 4 }));
+    assert_eq!(ack["replayed"], json!(5), "{ack}");
+}
+
+#[test]
+fn publishers_can_be_excluded_at_any_node() {
+    let cluster = StoredCluster::start();
+    let [mut at_first, mut at_second] = [0, 1].map(|node| Client(cluster.nodes[node].websocket("/ws")));
+    let own = at_first.receive()["connection"].clone();
+    assert_eq!(at_second.receive()["op"], "welcome");
+    for client in [&mut at_first, &mut at_second] {
+        client.request(&json!({ "op": "subscribe", "topic": "chat.1", "id": 1 }));
+    }
+    let body = json!({ "topic": "chat.1", "data": "others", "exclude": own }).to_string();
+    let (status, answer) = api(&cluster.nodes[2], "POST", "publish", &body);
+    assert_eq!((status, &parse(&answer)["seq"]), (200, &json!(1)), "{answer}");
+    publish(&mut cluster.nodes[2].client(), "chat.1", "all");
+    assert_eq!(
+        (at_second.data(2), at_first.data(1)),
+        (vec![json!("others"), json!("all")], vec![json!("all")])
+    );
+    // A raw socket does not receive its own messages.
+    let mut raw = cluster.nodes[0].websocket("/topics/chat.1?self=false");
+    raw.send_text("\"raw\"").unwrap();
+    raw.flush().unwrap();
+    assert_eq!(at_second.data(1).len(), 1);
+    publish(&mut cluster.nodes[2].client(), "chat.1", "last");
+    assert_eq!(&*raw.next().unwrap().unwrap().as_bytes(), b"last");
+}
+
+#[test]
+fn one_client_takes_a_lock() {
+    let cluster = StoredCluster::start();
+    let mut clients = cluster.nodes.each_ref().map(TestPeer::client);
+    for client in &mut clients {
+        client.request(&json!({ "op": "subscribe", "topic": "locks", "keys": true, "id": 1 }));
+        assert_eq!(client.receive()["op"], "keys");
+    }
+    let take = json!({ "op": "set", "topic": "locks", "key": "a", "data": 1, "if_new": true, "id": 2 });
+    let mut answers = Vec::new();
+    for client in &mut clients {
+        client.send(&take);
+        let mut answer = client.receive();
+        while answer["op"] == "keys" {
+            answer = client.receive();
+        }
+        answers.push(answer["op"].clone());
+    }
+    assert_eq!(answers, [json!("ack"), json!("error"), json!("error")]);
+    // A client that has the acknowledgement reads its own write at its node.
+    for number in 0..20 {
+        let path = format!("topics/state/keys/k{number}");
+        let (status, answer) = api(&cluster.nodes[1], "PUT", &path, &json!({ "data": number }).to_string());
+        assert_eq!(status, 200, "{answer}");
+        let (status, answer) = api(&cluster.nodes[1], "GET", &path, "");
+        assert_eq!((status, &parse(&answer)["data"]), (200, &json!(number)), "{answer}");
+    }
+    cluster.nodes[2].until("all keys", |node| {
+        let (_, answer) = node.request("GET /topics/state/keys", b"");
+        parse(&answer)["keys"].as_array().unwrap().len() == 20
+    });
+}
+
+#[test]
+fn failed_operations_say_whether_they_may_have_an_effect() {
+    let cluster = StoredCluster::start();
+    let node = &cluster.nodes[0];
+    let (_, ready) = node.request("GET /readyz", b"");
+    assert!(
+        ready.contains("topic store fake: may lose acknowledged writes at a failover, detected"),
+        "{ready}"
+    );
+    let mut subscriber = cluster.subscriber(0, "chat.1");
+    publish(&mut cluster.nodes[1].client(), "chat.1", 0);
+    assert_eq!(subscriber.data(1), [json!(0)]);
+    for (fault, unknown, status) in [
+        (StoreError::Away("no route".into()), json!(null), 503),
+        (StoreError::Unknown("no answer".into()), json!(true), 503),
+        (StoreError::Busy, json!(null), 429),
+    ] {
+        cluster.store.fail(Some(fault.clone()));
+        for (head, body) in [
+            ("POST /topics/chat.1", "1"),
+            ("POST /api/v1/publish", r#"{"topic":"chat.1","data":1}"#),
+            ("PUT /topics/locks/keys/a", "1"),
+        ] {
+            let mut answer = request(node.address, head, &authorization(), body.as_bytes());
+            assert_eq!(answer.status(), status, "{head} {fault}");
+            assert_eq!(answer.header("Retry-After"), Some("1"), "{head} {fault}");
+            assert_eq!(parse(&answer.rest())["unknown"], unknown, "{head} {fault}");
+        }
+        let mut client = node.client();
+        client.send(&json!({ "op": "publish", "topic": "chat.1", "data": 1, "id": 7 }));
+        let error = client.receive();
+        assert_eq!((&error["code"], &error["unknown"]), (&json!(status), &unknown), "{error}");
+        // The copy can be read meanwhile, and other topics are not concerned.
+        let ack = client.request(&json!({ "op": "subscribe", "topic": "chat.1", "last": 1, "id": 8 }));
+        assert_eq!(ack["replayed"], json!(1), "{ack}");
+        assert_eq!(client.data(1), [json!(0)]);
+        client.request(&json!({ "op": "publish", "topic": "plain", "data": 1, "id": 9 }));
+        cluster.store.fail(None);
+    }
+}
