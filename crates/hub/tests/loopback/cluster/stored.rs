@@ -213,6 +213,7 @@ fn one_client_takes_a_lock() {
 fn failed_operations_say_whether_they_may_have_an_effect() {
     let cluster = StoredCluster::start();
     let node = &cluster.nodes[0];
+    node.until("ready", TestPeer::is_ready);
     let (_, ready) = node.request("GET /readyz", b"");
     assert!(
         ready.contains("topic store fake: may lose acknowledged writes at a failover, detected"),
