@@ -16,10 +16,14 @@
 )]
 
 mod checks;
+mod driver;
+mod fake;
 mod history;
 mod model;
 
 pub use checks::{Check, Counts, Findings, Violation, check};
+pub use driver::{Plan, PlannedFault, run};
+pub use fake::{FakeEngine, FakeStore, LinkFaults};
 pub use history::{
     Answer, Call, Condition, Entry, EpochSequence, Event, EventKind, History, HistoryError, KeyState,
     KeyWrite, Loss, Outcome, Part, Run,

@@ -1,0 +1,58 @@
+//! The history of a run, and the place of each client in it.
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use sinews_store::StoredKey;
+
+use crate::history::{EpochSequence, EventKind, History, KeyState, Part};
+
+/// A history that grows.
+#[derive(Default)]
+pub(super) struct Record {
+    pub(super) history: History,
+    /// Microseconds.
+    pub(super) now: u64,
+    /// Last position of each client.
+    pub(super) positions: FxHashMap<(u16, Part), EpochSequence>,
+}
+
+impl Record {
+    pub(super) fn push(&mut self, kind: EventKind) {
+        match &kind {
+            EventKind::Subscribed { client, part, position, .. }
+            | EventKind::Reset { client, part, position, .. } => {
+                self.positions.insert((*client, *part), *position);
+            }
+            EventKind::Delivered { client, topic, epoch, entry } => {
+                let position = EpochSequence { epoch: *epoch, sequence: entry.sequence };
+                self.positions.insert((*client, Part::log(*topic)), position);
+            }
+            EventKind::Changed { client, topic, position, .. } => {
+                self.positions.insert((*client, Part::keys(*topic)), *position);
+            }
+            _ => {}
+        }
+        self.history.push(self.now, kind);
+    }
+}
+
+/// A value's payload.
+pub(super) fn payload(value: u64) -> Bytes {
+    Bytes::from(value.to_string())
+}
+
+/// A payload's value; `u64::MAX` if no client sent it.
+pub(super) fn value(payload: &[u8]) -> u64 {
+    let digits = str::from_utf8(payload).ok();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// The number in a name such as `t3` or `k1`; `u16::MAX` if no client sent it.
+pub(super) fn number(name: &str) -> u16 {
+    name.get(1..).and_then(|digits| digits.parse().ok()).unwrap_or(u16::MAX)
+}
+
+/// A key as the history has it.
+pub(super) fn key_state(key: &StoredKey) -> KeyState {
+    KeyState { key: number(&key.key), version: key.version, value: key.value.as_deref().map(value) }
+}
