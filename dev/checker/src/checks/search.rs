@@ -64,7 +64,8 @@ pub(super) struct Register {
 /// # Errors
 /// There is no such order.
 pub(super) fn search(operations: &[KeyOperation], start: Register) -> Result<(), Stuck> {
-    let mut search = Search { operations, visited: FxHashSet::default(), stuck: Stuck::default() };
+    let twins = (0..operations.len()).map(|index| twin(operations, index)).collect();
+    let mut search = Search { operations, twins, visited: FxHashSet::default(), stuck: Stuck::default() };
     let first = search.advanced(Order { state: start, ..Order::default() });
     if search.is_done(&first) {
         return Ok(());
@@ -113,6 +114,8 @@ struct Frame {
 struct Search<'a> {
     /// By the times of their calls.
     operations: &'a [KeyOperation],
+    /// The last earlier operation with the same effect, if there is one.
+    twins: Vec<Option<usize>>,
     visited: FxHashSet<Order>,
     stuck: Stuck,
 }
@@ -167,6 +170,9 @@ impl Search<'_> {
             }
             candidates.push(index);
         }
+        // Of operations with the same effect, the first one is enough.
+        let is_used = |twin: &usize| order.further.contains(twin);
+        candidates.retain(|index| self.twins[*index].as_ref().is_none_or(is_used));
         // Versions are the order of the writes.
         candidates.retain(|index| self.operations[*index].version.is_none_or(|version| version <= lowest));
         candidates
@@ -194,6 +200,24 @@ impl Search<'_> {
         }
         order
     }
+}
+
+/// The last optional operation before `index` whose effect no other operation can tell from its effect.
+fn twin(operations: &[KeyOperation], index: usize) -> Option<usize> {
+    let is_read = |value: u64| {
+        let mut kinds = operations.iter().map(|operation| operation.kind);
+        kinds.any(|kind| matches!(kind, KeyAction::Read(Some((_, read))) if read == value))
+    };
+    let class = |operation: &KeyOperation| match operation.kind {
+        KeyAction::Write { value, ttl: None, condition, outcome: None }
+            if operation.version.is_none() && !value.is_some_and(is_read) =>
+        {
+            Some((condition, value.is_some()))
+        }
+        _ => None,
+    };
+    let of_index = class(&operations[index])?;
+    (0..index).rev().find(|earlier| class(&operations[*earlier]) == Some(of_index))
 }
 
 /// The states that an operation with its answer may leave: none if the answer is impossible.
