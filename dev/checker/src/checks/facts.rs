@@ -64,8 +64,6 @@ pub(super) struct Facts<'a> {
     pub(super) versions: FxHashMap<Place, KeyState>,
     /// Positions after changes of keys.
     links: FxHashMap<Place, Link>,
-    /// The position after the change that has this version.
-    updates: FxHashMap<Place, u64>,
     /// Positions in which a value was seen.
     pub(super) values: FxHashMap<u64, Vec<Place>>,
     survivors: FxHashMap<Part, Survivors>,
@@ -124,7 +122,7 @@ impl<'a> Facts<'a> {
         if position.epoch != top.epoch || position.sequence > top.sequence {
             return Some(true);
         }
-        let sequence = self.updates.get(&place).copied().unwrap_or(position.sequence);
+        let sequence = position.sequence;
         let is_alive = survivors.alive.contains(&sequence);
         let is_vague = survivors.vague.iter().any(|range| range.contains(&sequence));
         (sequence >= survivors.floor && (is_alive || !is_vague)).then_some(!is_alive)
@@ -220,8 +218,6 @@ impl<'a> Facts<'a> {
                 }
                 for change in changes.iter() {
                     self.see_key(time, part, position.epoch, *change, found);
-                    let version = EpochSequence { epoch: position.epoch, sequence: change.version };
-                    self.updates.entry(Place { part, position: version }).or_insert(position.sequence);
                 }
             }
         }
