@@ -85,6 +85,8 @@ pub struct Counts {
     pub needless: u64,
     /// Acknowledged writes that the engine has lost.
     pub lost: u64,
+    /// Keys whose orders are too many to search.
+    pub undecided: u64,
 }
 
 impl Findings {
@@ -101,6 +103,7 @@ impl Findings {
         sum.resets += more.resets;
         sum.needless += more.needless;
         sum.lost += more.lost;
+        sum.undecided += more.undecided;
     }
 
     /// Whether a check has found something.
@@ -125,7 +128,7 @@ impl fmt::Display for Counts {
         write!(
             f,
             "{} operations ({} unknown, {} without effect), {} deliveries, {} resumed, {} incomplete, {} resets \
-             ({} needless), {} acknowledged writes lost",
+             ({} needless), {} acknowledged writes lost, {} keys undecided",
             self.operations,
             self.unknown,
             self.failed,
@@ -134,7 +137,8 @@ impl fmt::Display for Counts {
             self.incomplete,
             self.resets,
             self.needless,
-            self.lost
+            self.lost,
+            self.undecided
         )
     }
 }

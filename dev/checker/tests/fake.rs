@@ -30,6 +30,7 @@ fn quick_lane_finds_nothing() {
     let counts = found.counts;
     // The faults happen, and are noticed.
     assert!(counts.unknown > 500 && counts.failed > 1_000 && counts.lost > 500, "{counts}");
+    assert_eq!(counts.undecided, 0);
     assert!(counts.resumed > 10_000 && counts.incomplete > 100 && counts.resets > 100, "{counts}");
 }
 

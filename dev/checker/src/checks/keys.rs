@@ -36,6 +36,10 @@ fn check_piece(piece: &[KeyOperation], starts: &[Register], name: &str, time: u6
     for start in starts.iter().rev() {
         match search(piece, *start) {
             Ok(()) => return,
+            Err(stuck) if stuck.is_given_up => {
+                found.counts.undecided += 1;
+                return;
+            }
             Err(stuck) => {
                 deepest =
                     deepest.filter(|best: &super::search::Stuck| best.ordered > stuck.ordered).or(Some(stuck))

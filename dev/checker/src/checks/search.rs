@@ -4,6 +4,9 @@ use rustc_hash::FxHashSet;
 
 use crate::history::{Condition, Outcome};
 
+/// Maximum orders that one search visits: less than a second.
+const ORDERS_MAX: usize = 100_000;
+
 /// An operation on one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyOperation {
@@ -72,6 +75,9 @@ pub(super) fn search(operations: &[KeyOperation], start: Register) -> Result<(),
     }
     let mut frames = vec![search.frame(first)];
     while let Some(frame) = frames.last_mut() {
+        if search.visited.len() >= ORDERS_MAX {
+            return Err(Stuck { is_given_up: true, ..search.stuck });
+        }
         let Some(next) = frame.next.pop() else {
             frames.pop();
             continue;
@@ -88,6 +94,8 @@ pub(super) fn search(operations: &[KeyOperation], start: Register) -> Result<(),
 /// Where a search found no order.
 #[derive(Debug, Default)]
 pub(super) struct Stuck {
+    /// The search has reached its limit: there may be an order.
+    pub(super) is_given_up: bool,
     pub(super) ordered: usize,
     pub(super) state: Register,
     pub(super) next: Vec<KeyOperation>,
@@ -147,7 +155,7 @@ impl Search<'_> {
         let ordered = order.low + order.further.len();
         if ordered >= self.stuck.ordered {
             let next = candidates.into_iter().map(|index| self.operations[index]).collect();
-            self.stuck = Stuck { ordered, state: order.state, next };
+            self.stuck = Stuck { is_given_up: false, ordered, state: order.state, next };
         }
         frame
     }

@@ -328,6 +328,21 @@ fn unknown_writes_take_effect_later_or_never() {
 }
 
 #[test]
+fn search_with_too_many_orders_is_counted() {
+    // Unknown writes that need a value; with a time to live, none is like another one.
+    let found = |ttl: fn(u64) -> Option<u64>| {
+        let begin = build().write(set(1, 100), Outcome::Changed(1));
+        let unknown = (1..30).fold(begin, |build, value| {
+            build.unknown(KeyWrite { ttl: ttl(value), ..only_if(Condition::IfExists, set(1, value)) })
+        });
+        let found = check(&unknown.read(60, &[key(2, 60, 60)]).read(61, &[key(1, 61, 100)]).history);
+        (found.counts.undecided, found.has(Check::Linearizable))
+    };
+    assert_eq!(found(|_| None), (0, true));
+    assert_eq!(found(|value| Some(value * SECOND)), (1, false));
+}
+
+#[test]
 fn fault_cuts_the_history_of_keys() {
     let start = || build().write(set(1, 1), Outcome::Changed(1)).write(set(1, 2), Outcome::Changed(2));
     assert_eq!(start().fault(Loss::Suffix).read(1, &[key(1, 1, 1)]).found(), []);
