@@ -1,5 +1,6 @@
 //! Kafka, Redis and NATS clients that store durable streams: implementations of [`Broker`], each with a feature of its
-//! name. [`connect`] chooses one by a URL's scheme.
+//! name. [`connect`] chooses one by a URL's scheme. [`connect_topic_store`] does so for stores of histories and keys that
+//! several nodes share: implementations of [`TopicStore`].
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ mod url;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sinews_store::TopicStore;
 use sinews_stream::broker::Broker;
 
 pub use error::BrokerConfigError;
@@ -64,8 +66,34 @@ pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn
     }
 }
 
+/// Creates the topic store in a URL: `redis://host:port`, `redis+sentinel://host:port,host…/SERVICE` with the addresses
+/// of sentinels, or `redis+unix:///PATH`; with TLS `rediss://` and `rediss+sentinel://`. Credentials and settings are as
+/// in [`connect`].
+///
+/// The store connects when it is [started](TopicStore::start): [`TopicStore::health`] reports whether it answers.
+///
+/// # Errors
+///
+/// [`BrokerConfigError`], which names the invalid setting or URL part.
+pub fn connect_topic_store(
+    url: &str,
+    settings: &BTreeMap<String, String>,
+) -> Result<Arc<dyn TopicStore>, BrokerConfigError> {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
+    match &*scheme {
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+unix" => {
+            redis_store(url, settings)
+        }
+        _ => {
+            let reason = "the schemes are redis, rediss, redis+sentinel, rediss+sentinel and redis+unix";
+            Err(BrokerConfigError::Url { scheme, reason: reason.to_owned() })
+        }
+    }
+}
+
 type SettingsMap = BTreeMap<String, String>;
 type ConnectResult = Result<Arc<dyn Broker>, BrokerConfigError>;
+type StoreResult = Result<Arc<dyn TopicStore>, BrokerConfigError>;
 
 #[cfg(feature = "kafka")]
 fn connect_kafka(url: &str, settings: &SettingsMap) -> ConnectResult {
@@ -84,6 +112,16 @@ fn connect_redis(url: &str, settings: &SettingsMap) -> ConnectResult {
 
 #[cfg(not(feature = "redis"))]
 fn connect_redis(_: &str, _: &SettingsMap) -> ConnectResult {
+    Err(BrokerConfigError::NotBuilt { feature: "redis" })
+}
+
+#[cfg(feature = "redis")]
+fn redis_store(url: &str, settings: &SettingsMap) -> StoreResult {
+    Ok(Arc::new(redis::store::connect(url, settings)?))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis_store(_: &str, _: &SettingsMap) -> StoreResult {
     Err(BrokerConfigError::NotBuilt { feature: "redis" })
 }
 

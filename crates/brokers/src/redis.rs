@@ -8,8 +8,10 @@
 
 mod announcement;
 mod append;
+mod client;
 mod entries;
 mod error;
+pub(crate) mod store;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -21,18 +23,15 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::streams::{StreamId, StreamRangeReply};
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ErrorKind, FromRedisValue, IntoConnectionInfo,
-    RedisConnectionInfo, RedisResult, cmd,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd};
 use sinews_stream::broker::{BatchEncoder, BrokerError, LogSink, STREAMS_MAX};
 use sinews_stream::{ReadResult, StartPosition};
 use tokio::sync::mpsc;
 
 use self::announcement::{Announcement, Announcements, EntryFields, fingerprint};
 use self::append::AppendScript;
+use self::client::client;
 use self::entries::{EntriesRequest, extent_command, unexpected_id};
 use self::error::{FollowError, NO_RIGHT, QueryError, is_answer, is_missing_key, rejection};
 use crate::error::BrokerConfigError;
@@ -46,7 +45,6 @@ use crate::shared_connection::SharedConnection;
 use crate::status::Status;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 
-const PORT: u16 = 6379;
 /// Maximum appends that are sent and answered together.
 const APPENDS_MAX: usize = 256;
 /// Maximum entries that a follower reads at once, and the bytes after which no further entry is read.
@@ -86,7 +84,7 @@ struct Redis {
 }
 
 pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConfigError> {
-    address.default_port(PORT);
+    address.default_port(client::PORT);
     let (partitions, maxlen) = (address.take_number("partitions", 1)?, address.take_number("maxlen", 0)?);
     let (database, bytes) =
         (address.take_number("database", 0)?, address.take_number("queue.bytes", QUEUE_BYTES)?);
@@ -99,10 +97,7 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
         let reason = "Redis supports one host: a cluster has no transactions across keys".to_owned();
         return Err(BrokerConfigError::Url { scheme: address.scheme, reason });
     };
-    let client = client(&address, host, database).map_err(|error| BrokerConfigError::Client {
-        broker: address.to_string(),
-        reason: error.to_string(),
-    })?;
+    let client = client(&address, host, database).map_err(|error| address.client_error(&error))?;
     let status = Arc::new(Status::new(address.to_string(), failure_timeout));
     let shared = status.clone();
     RemoteBroker::start("redis", &address, bytes, status, move || Redis {
@@ -115,29 +110,6 @@ pub(crate) fn connect(mut address: BrokerUrl) -> Result<RemoteBroker, BrokerConf
         announcements: RefCell::default(),
         subscribe: WakeSignal::default(),
     })
-}
-
-fn client(address: &BrokerUrl, host: &str, database: u64) -> RedisResult<Client> {
-    let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
-    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let port = port.parse().map_err(|_| (ErrorKind::InvalidClientConfig, "the port is not a number"))?;
-    let connection_addr = if address.scheme == "rediss" {
-        // Fails if the program has already installed a provider, which is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-    } else {
-        ConnectionAddr::Tcp(host, port)
-    };
-    let mut login = RedisConnectionInfo::default().set_db(i64::try_from(database).unwrap_or(i64::MAX));
-    if let Some(user) = address.user.as_deref().filter(|user| !user.is_empty()) {
-        login = login.set_username(user);
-    }
-    if let Some(password) = &address.password {
-        login = login.set_password(password);
-    }
-    // Appends follow each other before they are answered: with Nagle's algorithm each would wait for an acknowledgement.
-    let tcp = TcpSettings::default().set_nodelay(true);
-    Client::open(connection_addr.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp))
 }
 
 impl Redis {

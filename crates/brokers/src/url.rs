@@ -1,4 +1,4 @@
-//! Broker URLs: `scheme://[user[:password]@]host[:port][,host[:port]…][/][?name=value[&…]]`.
+//! Broker URLs: `scheme://[user[:password]@]host[:port][,host[:port]…][/path][?name=value[&…]]`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +14,8 @@ pub(crate) struct BrokerUrl {
     pub(crate) password: Option<String>,
     /// Hosts with ports; the default port where none is given.
     pub(crate) hosts: Vec<String>,
+    /// The text behind the first slash; empty unless the scheme has a path.
+    pub(crate) path: String,
     /// Settings; the URL's take precedence over the configuration's.
     pub(crate) settings: BTreeMap<String, String>,
 }
@@ -26,24 +28,28 @@ impl fmt::Display for BrokerUrl {
 }
 
 impl BrokerUrl {
+    /// Parses a URL without a path.
     pub(crate) fn parse(url: &str, settings: &BTreeMap<String, String>) -> Result<Self, BrokerConfigError> {
+        let parsed = Self::parse_with_path(url, settings)?;
+        if !parsed.path.is_empty() {
+            return Err(url_error(url, "it has a path, which is not supported"));
+        }
+        parsed.check_hosts(url)?;
+        Ok(parsed)
+    }
+
+    /// Parses a URL that may have a path, and no host.
+    pub(crate) fn parse_with_path(
+        url: &str,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<Self, BrokerConfigError> {
         let (scheme, rest) =
             url.split_once("://").ok_or_else(|| url_error(url, "it has no scheme before `://`"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (credentials, hosts) =
             rest.rsplit_once('@').map_or((None, rest), |(credentials, hosts)| (Some(credentials), hosts));
-        let hosts = hosts.trim_end_matches('/');
-        if hosts.contains('/') {
-            return Err(url_error(url, "it has a path, which is not supported"));
-        }
+        let (hosts, path) = hosts.split_once('/').unwrap_or((hosts, ""));
         let hosts: Vec<String> = hosts.split(',').map(str::to_owned).collect();
-        if hosts.iter().any(String::is_empty) {
-            return Err(url_error(url, "it has no host, or an empty one"));
-        }
-        // Without an `@` behind it, a password would be here.
-        if hosts.iter().any(|host| !has_valid_port(host)) {
-            return Err(url_error(url, "the text behind the colon of a host is not a port"));
-        }
         let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
             None => (None, None),
             Some((user, password)) => {
@@ -57,7 +63,20 @@ impl BrokerUrl {
                 pair.split_once('=').ok_or_else(|| url_error(url, "a setting behind `?` has no `=`"))?;
             settings.insert(decode(url, name)?, decode(url, value)?);
         }
-        Ok(Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, settings })
+        let path = decode(url, path)?;
+        Ok(Self { scheme: scheme.to_ascii_lowercase(), user, password, hosts, path, settings })
+    }
+
+    /// Checks that each host has a name, and that ports are numbers.
+    pub(crate) fn check_hosts(&self, url: &str) -> Result<(), BrokerConfigError> {
+        if self.hosts.iter().any(String::is_empty) {
+            return Err(url_error(url, "it has no host, or an empty one"));
+        }
+        // Without an `@` behind it, a password would be here.
+        if self.hosts.iter().any(|host| !has_valid_port(host)) {
+            return Err(url_error(url, "the text behind the colon of a host is not a port"));
+        }
+        Ok(())
     }
 
     /// Adds the engine's default port to each host without a port.
@@ -105,6 +124,12 @@ impl BrokerUrl {
         }
     }
 
+    /// Error of a client that cannot be created.
+    #[cfg(feature = "redis")]
+    pub(crate) fn client_error(&self, error: &impl fmt::Display) -> BrokerConfigError {
+        BrokerConfigError::Client { broker: self.to_string(), reason: error.to_string() }
+    }
+
     /// Error of the first setting that was not taken.
     #[cfg(any(feature = "redis", feature = "nats"))]
     pub(crate) fn reject_unknown_settings(&self, known: &[&str]) -> Result<(), BrokerConfigError> {
@@ -131,7 +156,7 @@ pub(crate) const FAILURE_TIMEOUT: &str = "failure.timeout.ms";
 const FAILURE_TIMEOUT_MS: u64 = 10_000;
 
 /// The text before a `@` may be a password, so the error repeats only the scheme.
-fn url_error(url: &str, reason: &str) -> BrokerConfigError {
+pub(crate) fn url_error(url: &str, reason: &str) -> BrokerConfigError {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     BrokerConfigError::Url { scheme: scheme.to_owned(), reason: reason.to_owned() }
 }

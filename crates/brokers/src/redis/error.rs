@@ -61,12 +61,17 @@ pub(super) fn rejection(command: &Cmd, error: &RedisError) -> String {
         Some(redis::Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
         _ => "a command".to_owned(),
     };
-    let remedy = match error.code() {
-        Some(NO_RIGHT) => "; give the user the rights that the documentation of brokers lists",
-        _ => "",
-    };
     let (code, detail) = (error.code().unwrap_or_default(), error.detail().unwrap_or_default());
-    format!("Redis rejects {name}: {code} {detail}{remedy}")
+    format!("Redis rejects {name}: {}", with_remedy(&format!("{code} {detail}")))
+}
+
+/// Adds the remedy to an error that begins with its code.
+pub(super) fn with_remedy(error: &str) -> String {
+    // A script has another code.
+    let is_right = error.starts_with(NO_RIGHT) || error.contains("The user executing the script");
+    let remedy =
+        if is_right { "; give the user the rights that the documentation of brokers lists" } else { "" };
+    format!("{error}{remedy}")
 }
 
 /// Whether the error means that the key does not exist. Redis and proxies report other errors with the same code.

@@ -1,0 +1,182 @@
+//! Reads the fields of entries, messages and answers. SpacedFields that a client's bytes could imitate come last.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::Value;
+use sinews_store::{KeyUpdate, LogEntry, Position, StoreError, StoredKey};
+
+use std::time::Duration;
+
+/// Takes fields from the front of bytes.
+pub(super) struct SpacedFields(Bytes);
+
+impl SpacedFields {
+    pub(super) fn new(bytes: impl Into<Bytes>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The text before the next space.
+    fn text(&mut self) -> Option<Bytes> {
+        let end = self.0.iter().position(|byte| *byte == b' ')?;
+        let text = self.0.split_to(end);
+        let _ = self.0.split_to(1);
+        Some(text)
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        number(&self.text()?)
+    }
+
+    fn bytes(&mut self, count: usize) -> Option<Bytes> {
+        (count <= self.0.len()).then(|| self.0.split_to(count))
+    }
+
+    fn key(&mut self, count: usize) -> Option<Arc<str>> {
+        Some(std::str::from_utf8(&self.bytes(count)?).ok()?.into())
+    }
+
+    pub(super) fn rest(self) -> Bytes {
+        self.0
+    }
+}
+
+pub(super) fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Reads `sequence prev time payload`.
+pub(super) fn entry(mut fields: SpacedFields) -> Option<LogEntry> {
+    let (sequence, prev, time) = (fields.number()?, fields.number()?, fields.number()?);
+    Some(LogEntry { sequence, prev, time, payload: fields.rest() })
+}
+
+/// Reads a message of a log: `epoch` and an entry.
+pub(super) fn appended(message: Bytes) -> Option<(u64, LogEntry)> {
+    let mut fields = SpacedFields::new(message);
+    Some((fields.number()?, entry(fields)?))
+}
+
+/// Reads a message of keys: `epoch top prev skipped`, and for each change `version ttl key-bytes value-bytes`, the key and the
+/// value; a `-` in the place of `value-bytes` is a removal.
+pub(super) fn keys_changed(message: Bytes) -> Option<KeyUpdate> {
+    let mut fields = SpacedFields::new(message);
+    let position = Position { epoch: fields.number()?, sequence: fields.number()? };
+    let (prev, skipped, mut changes) = (fields.number()?, fields.number()? > 0, Vec::new());
+    while !fields.0.is_empty() {
+        let (version, ttl) = (fields.number()?, ttl(fields.number()?));
+        let (key_bytes, value_bytes) = (usize::try_from(fields.number()?).ok()?, fields.text()?);
+        let key = fields.key(key_bytes)?;
+        let value = match &value_bytes[..] {
+            b"-" => None,
+            count => Some(fields.bytes(usize::try_from(number(count)?).ok()?)?),
+        };
+        changes.push(StoredKey { key, version, value, ttl });
+    }
+    Some(KeyUpdate { position, prev, changes, skipped })
+}
+
+fn ttl(milliseconds: u64) -> Option<Duration> {
+    (milliseconds > 0).then(|| Duration::from_millis(milliseconds))
+}
+
+/// Reads a stored key: `version expiry value`. One that has expired has no value.
+pub(super) fn stored_key(key: Vec<u8>, stored: Vec<u8>, now: u64) -> Option<StoredKey> {
+    let mut fields = SpacedFields::new(stored);
+    let (version, expiry) = (fields.number()?, fields.number()?);
+    let is_expired = expiry > 0 && expiry <= now;
+    let key = String::from_utf8(key).ok()?.into();
+    let value = (!is_expired).then(|| fields.rest());
+    Some(StoredKey { key, version, value, ttl: ttl(expiry.saturating_sub(now)) })
+}
+
+/// Reads `epoch sequence`, and perhaps more fields.
+pub(super) fn position(text: &[u8]) -> Option<Position> {
+    let mut fields = text.split(|byte| *byte == b' ').map(number);
+    Some(Position { epoch: fields.next()??, sequence: fields.next()?? })
+}
+
+/// Reads `epoch sequence prev`.
+pub(super) fn position_and_prev(text: &[u8]) -> Option<(Position, u64)> {
+    let prev = text.split(|byte| *byte == b' ').nth(2).and_then(number)?;
+    Some((position(text)?, prev))
+}
+
+/// The values of an answer, in their order.
+pub(super) struct Values(std::vec::IntoIter<Value>);
+
+impl Values {
+    pub(super) fn new(values: Vec<Value>) -> Self {
+        Self(values.into_iter())
+    }
+
+    pub(super) fn number(&mut self) -> Option<u64> {
+        match self.0.next()? {
+            Value::Int(number) => number.try_into().ok(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
+        bytes(self.0.next()?)
+    }
+
+    pub(super) fn array(&mut self) -> Option<Vec<Value>> {
+        array(self.0.next()?)
+    }
+}
+
+pub(super) fn bytes(value: Value) -> Option<Vec<u8>> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
+}
+
+pub(super) fn array(value: Value) -> Option<Vec<Value>> {
+    match value {
+        Value::Array(values) => Some(values),
+        _ => None,
+    }
+}
+
+/// The error of an answer that the script does not give.
+pub(super) fn unexpected() -> StoreError {
+    StoreError::Unknown("Redis gave an unexpected answer".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_in_payloads_are_payload() {
+        let (epoch, entry) = appended(Bytes::from_static(b"7 12 11 99 8 13 12 99 x")).expect("a message");
+        assert_eq!((epoch, entry.sequence, entry.prev, entry.time), (7, 12, 11, 99));
+        assert_eq!(&entry.payload[..], b"8 13 12 99 x");
+        let update =
+            keys_changed(Bytes::from_static(b"7 12 10 1 11 0 1 5 a6 0 112 50 3 - b 1")).expect("a message");
+        assert_eq!((update.position, update.prev), (Position { epoch: 7, sequence: 12 }, 10));
+        assert!(update.skipped);
+        let values: Vec<_> =
+            update.changes.iter().map(|change| (&*change.key, change.value.as_deref())).collect();
+        assert_eq!(values, [("a", Some(&b"6 0 1"[..])), ("b 1", None)]);
+        assert_eq!(update.changes[1].ttl, Some(Duration::from_millis(50)));
+    }
+
+    #[test]
+    fn incomplete_messages_are_rejected() {
+        for message in ["", "7", "7 1 ", "7 x 1 2 ", "7 1 0", "-7 1 0 3 a"] {
+            assert_eq!(appended(Bytes::from_static(message.as_bytes())), None, "{message}");
+        }
+        for message in [
+            "7 1",
+            "7 1 0 0 1 0 1 9 a",
+            "7 1 0 0 1 0 1 - ",
+            "7 1 0 0 1 0 99999999999 - a",
+            "7 1 0 0 1 0 1 1 \u{e4}",
+        ] {
+            assert_eq!(keys_changed(Bytes::from_static(message.as_bytes())), None, "{message}");
+        }
+    }
+}
