@@ -51,6 +51,9 @@ mod settings;
 mod sweep;
 mod windows;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
