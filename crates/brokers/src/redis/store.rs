@@ -2,12 +2,12 @@
 //!
 //! # Operations
 //! An operation is a part of a Lua script, so that it is atomic. Operations that wait together for one script are one call
-//! of it ([`batch`]): entering a script is most of an operation's cost. Redis announces a change by `PUBLISH` in the same
-//! script, and one connection has the subscriptions of the node ([`follow`]).
+//! of it ([`batch`]): entering a script costs more than an operation. Redis announces a change by `PUBLISH` in the same
+//! script, and one connection has the node's subscriptions ([`follow`]).
 //!
 //! # Lost writes
-//! A failover to a replica may lose acknowledged writes. The state of each topic names the replication id of the server
-//! that has written it last. If the id differs, the next sequence is 2^32 higher: sequences of lost messages are never
+//! A failover to a replica may lose acknowledged writes. Each topic's state names the replication id that its last
+//! writer had. If the id differs, the next sequence is 2^32 higher: sequences that lost messages had are never
 //! used again, and the next message names the last surviving one as its predecessor. So a
 //! [`TopicChain`](sinews_store::TopicChain) and [`LogPage::follows`](sinews_store::LogPage::follows) find the loss, and nodes
 //! without a lost message continue. A server without a replication id begins a new epoch instead.

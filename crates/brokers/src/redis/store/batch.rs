@@ -1,4 +1,4 @@
-//! Batches: the operations of one script that wait together are one call of the script.
+//! Batches: operations that wait together for one script are one call.
 
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
@@ -30,7 +30,7 @@ const AWAY_CODES: [&str; 5] = ["READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "B
 /// Facts about a connection that its senders share.
 #[derive(Default)]
 pub(super) struct ReplicaAcks {
-    /// Number of connected replicas, as the last batch found.
+    /// Connected replicas, as the last batch found.
     pub(super) replicas: Cell<i64>,
     /// No replica has acknowledged in time.
     retry_at: Cell<Option<Instant>>,

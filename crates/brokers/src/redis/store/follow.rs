@@ -29,7 +29,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Followed {
     Part(TopicPart),
-    /// The logs of all topics that match a pattern.
+    /// The logs in all topics that match a pattern.
     Pattern(Box<str>),
 }
 
@@ -49,7 +49,7 @@ impl FollowSet {
     }
 }
 
-/// State of one connection.
+/// One connection's state.
 struct Subscriptions {
     sink: PubSubSink,
     subscribed: HashSet<Followed>,

@@ -14,9 +14,9 @@ use crate::lock::lock;
 
 /// Maximum operations that wait or are in flight.
 const OPERATIONS_MAX: usize = 65_536;
-/// Maximum bytes of these.
+/// Their maximum bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Maximum operations of one topic that wait or are in flight.
+/// Maximum operations on one topic that wait or are in flight.
 const TOPIC_OPERATIONS_MAX: usize = 1_024;
 /// Time from the submission to the answer.
 pub(super) const DEADLINE: Duration = Duration::from_secs(3);
@@ -35,7 +35,7 @@ pub(super) struct StoreOperation {
     pub(super) keys: Vec<String>,
     /// The name in the script comes first.
     pub(super) arguments: Vec<Bytes>,
-    /// Bytes of the arguments, and expected bytes of the answer.
+    /// Bytes in the arguments, and those that the answer may have.
     pub(super) bytes: usize,
     pub(super) wait_for_replica: bool,
     pub(super) submitted: Instant,
@@ -102,7 +102,7 @@ impl OperationRequest {
     }
 }
 
-/// The operations of one node, by script.
+/// One node's operations, by script.
 pub(super) struct OperationQueue {
     state: Mutex<OperationQueueState>,
     /// Notified of operations, by script.
@@ -219,7 +219,7 @@ impl OperationQueue {
         Some(if is_full { oldest } else { oldest + BATCH_DELAY })
     }
 
-    /// Takes the operations of a batch. Those past their deadline fail.
+    /// Takes a batch. Those past their deadline fail.
     pub(super) fn take(&self, script: ScriptName) -> Vec<StoreOperation> {
         let (mut batch, mut late, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut state = lock(&self.state);
