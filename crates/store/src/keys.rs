@@ -69,7 +69,8 @@ pub struct KeyLimits {
 pub struct KeysWritten {
     /// Position after the writes.
     pub position: Position,
-    /// Sequence before them: [`position`](Self::position)'s if they changed nothing.
+    /// Sequence before them: [`position`](Self::position)'s if they changed nothing, and if others' changes are between
+    /// them.
     pub prev: u64,
     /// One for each write.
     pub outcomes: Vec<KeyOutcome>,

@@ -46,7 +46,7 @@ pub struct Retention {
 pub struct LogAppended {
     /// The message's position.
     pub position: Position,
-    /// The sequence before it, 0 for the first message. For a repetition: as for the first append.
+    /// As [`LogEntry::prev`]. For a repetition: as for the first append.
     pub prev: u64,
     /// An earlier message had the same [`LogAppend::once`].
     pub repeated: bool,
@@ -60,7 +60,8 @@ pub struct LogAppended {
 pub struct LogEntry {
     /// Grows.
     pub sequence: u64,
-    /// The sequence before it in the topic, retained or not; 0 for the first message.
+    /// The sequence before it in the topic, retained or not; 0 for the first message. If the store does not know it: the
+    /// largest possible one, [`sequence`](Self::sequence) - 1. A reader that has another message sees a gap.
     pub prev: u64,
     /// Append time by the store's clock, in milliseconds since 1970.
     pub time: u64,
