@@ -23,23 +23,29 @@ BROKER_SECONDS = "3600"
 # Exit status of the scripts when a broker is unavailable.
 SKIPPED = 77
 BROKERS = ("kafka", "redis", "nats")
-# Brokers of a cluster.
+# Servers of a cluster of NATS, and the port of the first.
+NATS_NODES, CLUSTER_PORT = 3, 15242
+STORE_TESTS = ("nats::faults::", "nats::keys::", "nats::logs::")
+# Brokers of a cluster of nodes.
 CLUSTER_BROKERS = ("redis", "nats")
 
 
 class Broker:
     """A broker, which runs within a `with` block."""
 
-    def __init__(self, name):
+    def __init__(self, name, nodes=1):
         self.name, self.script = name, common.ROOT / f"dev/brokers/{name}.sh"
-        port = common.free_port()
+        # The nodes of a cluster have successive ports.
+        port = common.free_port() if nodes == 1 else CLUSTER_PORT
+        addresses = ",".join(f"127.0.0.1:{port + node}" for node in range(nodes))
         # The tests run the same script to stop the broker and to start it again.
         self.env = {
             "BROKER_PORT": str(port),
             "KAFKA_CONTROLLER_PORT": str(common.free_port()),
-            "BROKER_RUN": str(common.log(f"brokers/{name}-run").with_suffix("")),
+            "BROKER_NODES": str(nodes),
+            "BROKER_RUN": str(common.log(f"brokers/{name}-{nodes}-run").with_suffix("")),
             "BROKER_SECONDS": BROKER_SECONDS,
-            "SINEWS_TEST_BROKER": f"{name}://127.0.0.1:{port}",
+            "SINEWS_TEST_BROKER": f"{name}://{addresses}",
             "SINEWS_TEST_BROKER_SCRIPT": str(self.script),
         }
 
@@ -98,14 +104,15 @@ def panics(text):
     return "; ".join(found[:5]) or (lines or [""])[-1]
 
 
-def run_broker(name, brokers, build):
-    """Starts a broker beside the build of the tests, and runs its tests."""
+def run_broker(name, brokers, build, nodes=1):
+    """Starts a broker beside the build of the tests, and runs its tests. A cluster has tests of topic stores only."""
     try:
-        with Broker(name) as broker:
+        with Broker(name, nodes) as broker:
             build.result()
             # One after the other: each test kills a broker that other tests need.
-            command = tests(brokers, ["bridges", "program"], "--", "--ignored", "--test-threads", "1", f"{name}::")
-            return run_tests(name, f"{name}-tests", command, broker.env)
+            targets, filters = (["bridges", "program"], [f"{name}::"]) if nodes == 1 else (["bridges"], STORE_TESTS)
+            command = tests(brokers, targets, "--", "--ignored", "--test-threads", "1", *filters, "--skip", "figures::")
+            return run_tests(f"{name}, {nodes} servers", f"{name}-{nodes}-tests", command, broker.env)
     except common.Missing as missing:
         is_ci = os.environ.get("CI") == "true"
         print(f"FAIL {missing}, and this is CI, which should have it" if is_ci else f"skipped: {name}: {missing}", flush=True)
@@ -122,6 +129,8 @@ def test(brokers):
         command = tests(brokers, ["lib", "bridges", "program"], "--no-run")
         build = pool.submit(common.run, command, "brokers/build", env=LINTING)
         running = [pool.submit(run_broker, name, brokers, build) for name in brokers]
+        if "nats" in brokers:
+            running.append(pool.submit(run_broker, "nats", brokers, build, NATS_NODES))
         build.result()
         print(f"built in {time.monotonic() - started:.1f} s", flush=True)
         # With librdkafka's mock cluster, whose errors are on demand.

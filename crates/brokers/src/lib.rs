@@ -67,8 +67,8 @@ pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn
 }
 
 /// Creates the topic store in a URL: `redis://host:port`, `redis+sentinel://host:port,host…/SERVICE` with the addresses
-/// of sentinels, or `redis+unix:///PATH`; with TLS `rediss://` and `rediss+sentinel://`. Credentials and settings are as
-/// in [`connect`].
+/// of sentinels, `redis+unix:///PATH` or `nats://host:port,host…`; with TLS `rediss://`, `rediss+sentinel://` and
+/// `nats+tls://`. Credentials and settings are as in [`connect`].
 ///
 /// The store connects when it is [started](TopicStore::start): [`TopicStore::health`] reports whether it answers.
 ///
@@ -84,8 +84,9 @@ pub fn connect_topic_store(
         "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+unix" => {
             redis_store(url, settings)
         }
+        "nats" | "nats+tls" => nats_topic_store(url, settings),
         _ => {
-            let reason = "the schemes are redis, rediss, redis+sentinel, rediss+sentinel and redis+unix";
+            let reason = "the schemes are redis, rediss, redis+sentinel, rediss+sentinel, redis+unix, nats and nats+tls";
             Err(BrokerConfigError::Url { scheme, reason: reason.to_owned() })
         }
     }
@@ -128,6 +129,16 @@ fn redis_store(_: &str, _: &SettingsMap) -> StoreResult {
 #[cfg(feature = "nats")]
 fn connect_nats(url: &str, settings: &SettingsMap) -> ConnectResult {
     Ok(Arc::new(nats::connect(url::BrokerUrl::parse(url, settings)?)?))
+}
+
+#[cfg(feature = "nats")]
+fn nats_topic_store(url: &str, settings: &SettingsMap) -> StoreResult {
+    Ok(Arc::new(nats::store::connect(url::BrokerUrl::parse(url, settings)?)?))
+}
+
+#[cfg(not(feature = "nats"))]
+fn nats_topic_store(_: &str, _: &SettingsMap) -> StoreResult {
+    Err(BrokerConfigError::NotBuilt { feature: "nats" })
 }
 
 #[cfg(not(feature = "nats"))]

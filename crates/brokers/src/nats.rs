@@ -9,9 +9,11 @@
 mod append;
 mod denied;
 mod follow;
+mod login;
 mod message;
 mod pull;
 mod settings;
+pub(crate) mod store;
 mod streams;
 
 use std::sync::Arc;

@@ -28,9 +28,7 @@ impl ReconnectDelay {
         }
         let most = RECONNECT_MIN.saturating_mul(1 << self.attempts.min(10)).min(RECONNECT_MAX);
         self.attempts = self.attempts.saturating_add(1);
-        // The hasher's keys are random.
-        let random = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
-        let delay = most.mul_f64(0.5 + f64::from(random) / f64::from(u32::MAX) / 2.0);
+        let delay = most.mul_f64(0.5 + random_fraction() / 2.0);
         self.attempt_at = Some(now + delay);
         #[cfg(test)]
         let delay = simulated::skip(delay);
@@ -42,6 +40,13 @@ impl ReconnectDelay {
     pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.next(Instant::now())).await;
     }
+}
+
+/// A random number from 0 to 1.
+pub(crate) fn random_fraction() -> f64 {
+    // The hasher's keys are random.
+    let random = u32::try_from(RandomState::new().hash_one(0) >> 32).unwrap_or(0);
+    f64::from(random) / f64::from(u32::MAX)
 }
 
 /// Delays that tests compare and do not wait for.

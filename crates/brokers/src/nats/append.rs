@@ -140,9 +140,9 @@ impl<'a> NatsPublisher<'a> {
         });
         let delay = move |_| if opened.load(Ordering::SeqCst) { RECONNECT_DELAY } else { Duration::ZERO };
         let options =
-            options.reconnect_delay_callback(delay).max_reconnects(self.streams.settings.servers.len());
+            options.reconnect_delay_callback(delay).max_reconnects(self.streams.settings.login.servers.len());
         let client: Client =
-            options.connect(&self.streams.settings.servers).await.map_err(|error| error.to_string())?;
+            options.connect(&self.streams.settings.login.servers).await.map_err(|error| error.to_string())?;
         is_open.store(true, Ordering::SeqCst);
         if self.id.is_empty() {
             self.id = client.new_inbox();

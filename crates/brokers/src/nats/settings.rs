@@ -2,25 +2,29 @@
 
 use std::time::Duration;
 
+use async_nats::ConnectOptions;
 use async_nats::jetstream::stream;
-use async_nats::{ConnectOptions, ServerAddr};
 
+use super::login::NatsLogin;
 use crate::error::BrokerConfigError;
 use crate::remote::REQUEST_TIMEOUT;
 use crate::url::{BrokerUrl, FAILURE_TIMEOUT};
 
 /// Setting names, for errors.
-pub(super) const SETTINGS: [&str; 10] = [
-    "credentials.file",
+pub(super) const SETTINGS: [&str; 13] = [
+    "credentials",
     FAILURE_TIMEOUT,
     "max.age.seconds",
     "max.bytes",
+    "nkey",
     "partitions",
     "prefix",
     "queue.bytes",
     "replicas",
     "storage",
-    "tls.ca.file",
+    "tls.ca",
+    "tls.cert",
+    "tls.key",
 ];
 
 /// Duplicate window of streams created here, and the time for which an append is resent. Less if a stream retains
@@ -29,11 +33,7 @@ const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 
 /// Connection parameters, and the configuration of new streams.
 pub(super) struct NatsSettings {
-    pub(super) servers: Vec<ServerAddr>,
-    user: Option<(String, String)>,
-    credentials: Option<String>,
-    authority: Option<String>,
-    has_tls: bool,
+    pub(super) login: NatsLogin,
     pub(super) prefix: String,
     pub(super) partitions: u32,
     replicas: usize,
@@ -44,16 +44,6 @@ pub(super) struct NatsSettings {
 
 impl NatsSettings {
     pub(super) fn from_address(address: &mut BrokerUrl) -> Result<Self, BrokerConfigError> {
-        let has_tls = address.scheme == "nats+tls";
-        let mut servers = Vec::new();
-        for host in &address.hosts {
-            let url = format!("{}://{host}", if has_tls { "tls" } else { "nats" });
-            let server = url.parse().map_err(|error| BrokerConfigError::Url {
-                scheme: address.scheme.clone(),
-                reason: format!("{host}: {error}"),
-            })?;
-            servers.push(server);
-        }
         let partitions = address.take_number("partitions", 1)?;
         let replicas = address.take_number("replicas", 1)?;
         let max_bytes = address.take_number("max.bytes", 0)?;
@@ -65,11 +55,7 @@ impl NatsSettings {
             }
         };
         Ok(Self {
-            servers,
-            user: address.user.take().map(|user| (user, address.password.take().unwrap_or_default())),
-            credentials: address.take("credentials.file"),
-            authority: address.take("tls.ca.file"),
-            has_tls,
+            login: NatsLogin::from_address(address)?,
             prefix: address.take("prefix").unwrap_or_default(),
             partitions: u32::try_from(partitions)
                 .map_err(|_| address.setting_error("partitions", "the number is too large"))?,
@@ -83,22 +69,7 @@ impl NatsSettings {
     }
 
     pub(super) async fn options(&self) -> Result<ConnectOptions, String> {
-        let mut options = ConnectOptions::new()
-            .name("sinews")
-            .connection_timeout(REQUEST_TIMEOUT)
-            .request_timeout(Some(REQUEST_TIMEOUT))
-            .ping_interval(REQUEST_TIMEOUT)
-            .require_tls(self.has_tls);
-        if let Some((user, password)) = self.user.clone() {
-            options = options.user_and_password(user, password);
-        }
-        if let Some(file) = &self.credentials {
-            options = options.credentials_file(file).await.map_err(|error| format!("{file}: {error}"))?;
-        }
-        if let Some(file) = &self.authority {
-            options = options.add_root_certificates(file.into());
-        }
-        Ok(options)
+        Ok(self.login.options(REQUEST_TIMEOUT).await?.ping_interval(REQUEST_TIMEOUT))
     }
 
     /// A JetStream stream's name and its subject. JetStream permits few characters: all except letters, digits and

@@ -75,7 +75,8 @@ impl JetStreams {
             }
             std::future::ready(())
         });
-        let client = options.connect(&self.settings.servers).await.map_err(|error| error.to_string())?;
+        let client =
+            options.connect(&self.settings.login.servers).await.map_err(|error| error.to_string())?;
         is_open.store(true, Ordering::SeqCst);
         Ok(jetstream::new(client))
     }

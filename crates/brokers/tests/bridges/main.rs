@@ -6,6 +6,8 @@
 mod broker;
 #[cfg(feature = "kafka")]
 mod mock;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod peers;
 mod real;

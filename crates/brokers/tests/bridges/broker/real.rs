@@ -20,10 +20,14 @@ pub(crate) fn unused_name(name: &str) -> String {
     format!("{name}-{now}")
 }
 
+/// The broker's control script.
+pub(crate) fn script() -> String {
+    env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it")
+}
+
 /// Runs a command of the broker's control script.
 pub(crate) fn control(verb: &str) {
-    let script = env::var("SINEWS_TEST_BROKER_SCRIPT").expect("cargo xtask brokers sets it");
-    let status = Command::new(script).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
+    let status = Command::new(script()).arg(verb).stdout(Stdio::null()).status().expect("bash runs");
     assert!(status.success(), "{verb}: {status}");
 }
 
