@@ -34,6 +34,14 @@ fn quick_lane_finds_nothing() {
     assert!(counts.resumed > 10_000 && counts.incomplete > 100 && counts.resets > 100, "{counts}");
 }
 
+/// Seeds that have found faults of nodes, and of the checks.
+const SEEDS: [u64; 7] = [1_018, 2_091, 2_464, 2_864, 106_493, 1_004_560, 1_004_891];
+
+#[test]
+fn seeds_that_found_faults_find_none() {
+    assert_eq!(findings(SEEDS.into_iter().map(Plan::from_seed)).violations, []);
+}
+
 #[test]
 fn calm_run_resumes_everywhere_and_loses_nothing() {
     let found = findings((0..10).map(Plan::calm));

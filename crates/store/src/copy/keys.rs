@@ -16,6 +16,7 @@ pub struct KeyCopy {
     /// The last change; `None` before all keys were read.
     last: Option<Position>,
     state: State,
+    /// Notifications that came during a read; its answer includes earlier changes.
     waiting: VecDeque<KeyUpdate>,
     /// Notifications may be missing since the read began.
     reads_again: bool,
@@ -175,6 +176,7 @@ impl KeyCopy {
     }
 
     fn read_all(&mut self, steps: &mut Vec<KeyStep>) {
+        self.waiting.clear();
         self.state = State::Pages(Pages::default());
         steps.push(KeyStep::Read(None));
     }
@@ -185,6 +187,7 @@ impl KeyCopy {
             self.read_all(steps);
             return;
         }
+        self.waiting.clear();
         self.state = State::Changes;
         steps.push(KeyStep::Changes(last));
     }
@@ -298,5 +301,17 @@ mod tests {
         assert_eq!(text(&mut steps), "read 0, install 0: ");
         copy.notified(update(4, 5, &[("a", 5, true)]), &mut steps);
         assert_eq!(text(&mut steps), "read 0", "a topic that exists now");
+    }
+
+    #[test]
+    fn notifications_from_before_a_read_are_part_of_its_answer() {
+        let (mut copy, mut steps) = (KeyCopy::new(), Vec::new());
+        copy.following(&mut steps);
+        copy.notified(update(0, 1, &[("a", 1, true)]), &mut steps);
+        copy.read_failed();
+        copy.retry(&mut steps);
+        // The store has lost the topic meanwhile.
+        copy.page(StoredKeys::default(), &mut steps);
+        assert_eq!(text(&mut steps), "read 0, read 0, install 0: ");
     }
 }

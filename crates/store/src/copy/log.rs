@@ -23,7 +23,7 @@ pub struct LogCopy {
     /// The last message; `None` before the first page.
     last: Option<Position>,
     state: State,
-    /// Notifications that came during a read, with their epochs.
+    /// Notifications that came during a read, with their epochs; its answer includes earlier messages.
     waiting: VecDeque<(u64, LogEntry)>,
     /// Notifications may be missing since the read began.
     reads_again: bool,
@@ -174,6 +174,7 @@ impl LogCopy {
     }
 
     fn read(&mut self, start: LogStart, steps: &mut Vec<LogStep>) {
+        self.waiting.clear();
         self.state = State::Reading(start);
         steps.push(LogStep::Read(start));
     }
@@ -385,5 +386,17 @@ mod tests {
         // Notifications may be missing since it reconnected.
         copy.page(page(4, &[(3, 4)]), &mut steps);
         assert_eq!(text(&mut steps), "after 1, after 1, 2, 3, after 3, 4");
+    }
+
+    #[test]
+    fn notifications_from_before_a_read_are_part_of_its_answer() {
+        let (mut copy, mut steps) = (LogCopy::new(10), Vec::new());
+        copy.following(&mut steps);
+        copy.notified(1, entry(0, 1), &mut steps);
+        copy.read_failed();
+        copy.retry(&mut steps);
+        // The store has lost the topic meanwhile.
+        copy.page(LogPage::default(), &mut steps);
+        assert_eq!(text(&mut steps), "all, all, install 0[]0");
     }
 }
