@@ -7,8 +7,8 @@
 //!
 //! # Lost writes
 //! A failover to a replica may lose acknowledged writes. Each topic's state names the replication id that its last
-//! writer had. If the id differs, the next sequence is 2^32 higher: sequences that lost messages had are never
-//! used again, and the next message names the last surviving one as its predecessor. So a
+//! writer had. If the id differs, the next sequence is the time in microseconds, or 2^20 higher: sequences that lost
+//! messages had are never used again, even if another failover loses this message, and the next message names the last surviving one as its predecessor. So a
 //! [`TopicChain`](sinews_store::TopicChain) and [`LogPage::follows`](sinews_store::LogPage::follows) find the loss, and nodes
 //! without a lost message continue. A server without a replication id begins a new epoch instead.
 //!

@@ -56,6 +56,9 @@ fn hub_builder(settings: &ServeSettings, access: HubConfig) -> Result<HubBuilder
     if let Some(cluster) = settings.cluster.options(&settings.names)? {
         builder = builder.cluster(cluster);
     }
+    if let Some(store) = settings.cluster.topic_store(&settings.names)? {
+        builder = builder.topic_store(store);
+    }
     Ok(builder)
 }
 

@@ -1,10 +1,14 @@
 //! The server cluster.
 
-use std::fs;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use sinews_brokers::BrokerConfigError;
 use sinews_hub::{ClusterOptions, HubError};
+use sinews_store::TopicStore;
 
+use super::store::{read_password, with_password};
 use crate::config::resolver::SettingNames;
 use crate::config::schema::settings;
 use crate::config::units::Redacted;
@@ -15,15 +19,27 @@ settings! {
     pub(crate) struct ClusterSettings in "cluster", "Cluster" {
         /// Broker that connects the nodes: nats://host:4222,host, redis://host, redis+unix:///path or
         /// redis+sentinel://host,host/SERVICE; with TLS nats+tls://, rediss:// and rediss+sentinel://. Behind `?`, joined by
-        /// `&`: `tls.ca=FILE`, `tls.cert=FILE` and `tls.key=FILE`; at NATS `credentials=FILE` or `nkey=FILE`. Publications to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by
-        /// default `sinews`). Durable topics need {streams.store}. The nodes share the keys of topics; each node stores
-        /// durable keys ({streams.durable_keys}) in its own {streams.directory}. Without this setting, the server has no
-        /// other nodes.
+        /// `&`: `tls.ca=FILE`, `tls.cert=FILE` and `tls.key=FILE`; at NATS `credentials=FILE` or `nkey=FILE`. Publications
+        /// to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by default
+        /// `sinews`). Durable topics need {streams.store}. Histories and keys are in {cluster.store}. Without this setting,
+        /// the server has no other nodes.
         url: Option<Redacted> {
             placeholder: "URL",
             expected: "a string such as \"nats://host:4222\" or \"redis://host\"",
             example: "nats://one:4222,two:4222",
             alias: "cluster",
+        }
+
+        /// Topic store, which has the histories and the keys of all nodes: redis://host, redis+sentinel://host,host/SERVICE,
+        /// redis+unix:///path or nats://host; with TLS rediss:// and nats+tls://. Redis 7 or later, or NATS 2.11 or later
+        /// with JetStream. A client resumes at any node, and a condition on a key holds for all nodes. With `none`, each
+        /// node has its own histories, and keys cannot be written. Redis and NATS are build features of the program:
+        /// without the feature of {cluster.url}, the default is `none`.
+        store: Option<Redacted> {
+            unset: "the broker of {cluster.url}",
+            placeholder: "URL",
+            expected: "a string such as \"redis://host\" or \"none\"",
+            example: "redis://host:6379",
         }
 
         /// File with the password of the broker's user in {cluster.url}; one line break at its end is ignored.
@@ -51,10 +67,9 @@ impl ClusterSettings {
         let mut options = ClusterOptions::parse(url).map_err(describe(URL))?;
         if let Some(path) = &self.password_file {
             options.check_password().map_err(describe(PASSWORD_FILE))?;
-            let text = fs::read_to_string(path);
-            let text = text
-                .map_err(|error| format!("{}: {}: {error}", names.resolve(PASSWORD_FILE), path.display()))?;
-            options = options.with_password(text.strip_suffix('\n').unwrap_or(&text).trim_end_matches('\r'));
+            let password = read_password(path);
+            let password = password.map_err(|error| format!("{}: {error}", names.resolve(PASSWORD_FILE)))?;
+            options = options.with_password(password);
         }
         if let Some(name) = &self.node_name {
             options = options.with_name(name).map_err(describe(NAME))?;
@@ -63,6 +78,47 @@ impl ClusterSettings {
     }
 }
 
+impl ClusterSettings {
+    /// Connects to the topic store in the background, if there is one.
+    ///
+    /// # Errors
+    /// Returns the invalid setting, and the reason.
+    pub(crate) fn topic_store(&self, names: &SettingNames) -> Result<Option<Arc<dyn TopicStore>>, String> {
+        let is_own = self.store.is_some();
+        let Some(Redacted(url)) = self.store.as_ref().or(self.url.as_ref()) else { return Ok(None) };
+        if is_own && url == NO_STORE {
+            return Ok(None);
+        }
+        let url = match (&self.password_file, is_own) {
+            (Some(path), false) => {
+                let password = read_password(path)
+                    .map_err(|error| format!("{}: {error}", names.resolve(PASSWORD_FILE)))?;
+                with_password(url, &password).unwrap_or_else(|| url.clone())
+            }
+            _ => url.clone(),
+        };
+        match sinews_brokers::connect_topic_store(&url, &BTreeMap::new()) {
+            Ok(store) => Ok(Some(store)),
+            Err(BrokerConfigError::NotBuilt { feature }) if !is_own => {
+                tracing::warn!(
+                    "each node has its own histories, and rejects keys: this build has no topic store for {feature} \
+                     (`cargo build --features {feature}`)"
+                );
+                Ok(None)
+            }
+            Err(BrokerConfigError::NotBuilt { feature }) => Err(format!(
+                "{}: this build has no topic store for {feature}: build it with `cargo build --features {feature}`",
+                names.resolve(STORE)
+            )),
+            Err(error) => Err(format!("{}: {error}", names.resolve(if is_own { STORE } else { URL }))),
+        }
+    }
+}
+
+/// The value of the setting for no topic store.
+const NO_STORE: &str = "none";
+
+const STORE: &str = "cluster.store";
 const URL: &str = "cluster.url";
 const PASSWORD_FILE: &str = "cluster.password_file";
 const NAME: &str = "cluster.node_name";

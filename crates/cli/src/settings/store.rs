@@ -1,7 +1,7 @@
 //! The broker that stores the streams.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs};
 
@@ -161,23 +161,11 @@ impl StoreSettings {
             None => return Ok(self.url.clone()),
             Some(PasswordSource::Value(password)) => password.clone(),
             Some(PasswordSource::File(path)) => {
-                let text = fs::read_to_string(path);
-                let text = text.map_err(|error| format!("{name}: {}: {error}", path.display()))?;
-                text.strip_suffix('\n').map_or(&*text, |text| text.trim_end_matches('\r')).to_owned()
+                read_password(path).map_err(|error| format!("{name}: {error}"))?
             }
         };
-        let whole = |user: &str, scheme: &str, rest: &str| {
-            format!("{scheme}://{user}:{}@{rest}", utf8_percent_encode(&password, NON_ALPHANUMERIC))
-        };
-        let Some((scheme, rest)) = self.url.split_once("://") else { return Ok(self.url.clone()) };
-        let (hosts, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-        match hosts.rsplit_once('@') {
-            None => Ok(whole("", scheme, rest)),
-            Some((user, _)) if user.contains(':') => {
-                Err(format!("{name}: {} already has a password", self.names.resolve(URL)))
-            }
-            Some((user, hosts)) => Ok(whole(user, scheme, &format!("{hosts}{query}"))),
-        }
+        with_password(&self.url, &password)
+            .ok_or_else(|| format!("{name}: {} already has a password", self.names.resolve(URL)))
     }
 
     /// Returns the broker's identity, without secrets.
@@ -194,6 +182,24 @@ impl StoreSettings {
         let prefix = query.split('&').find_map(|pair| pair.strip_prefix("prefix="));
         prefix.or_else(|| self.settings.get("prefix").map(String::as_str)).unwrap_or_default()
     }
+}
+
+/// Reads a password; one line break at its end is ignored.
+///
+/// # Errors
+/// The file, and the reason.
+pub(super) fn read_password(path: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(text.strip_suffix('\n').map_or(&*text, |text| text.trim_end_matches('\r')).to_owned())
+}
+
+/// Adds a password to a broker's URL; `None` if it has one.
+pub(super) fn with_password(url: &str, password: &str) -> Option<String> {
+    let Some((scheme, rest)) = url.split_once("://") else { return Some(url.to_owned()) };
+    let (hosts, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
+    let (user, hosts) = hosts.rsplit_once('@').unwrap_or(("", hosts));
+    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
+    (!user.contains(':')).then(|| format!("{scheme}://{user}:{password}@{hosts}{query}"))
 }
 
 const URL: &str = "streams.store";

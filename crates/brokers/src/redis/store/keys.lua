@@ -17,7 +17,8 @@ local PAGE = 1000
 local CHANGES_MAX = 4000
 
 -- Reads the state of a topic. `forgotten` is a version below which removals or jumps are forgotten; `due` is the time of
--- the next expiry of a key or a removal; `jumps` are the last sequences before each jump.
+-- the next expiry of a key or a removal; `jumps` are the sequences before
+-- and behind each jump.
 local function open(names)
   local topic = {names = names, changes = {}, change_of = {}, jumps = {}, was_missing = true, skipped = 0}
   local meta = call('GET', names.meta)
@@ -48,9 +49,13 @@ local function next_version(topic)
   end
   if topic.must_jump then
     local jumps = topic.jumps
+    jumps[#jumps + 1], topic.top = topic.top, behind_jump(topic.top)
     jumps[#jumps + 1] = topic.top
-    if #jumps > JUMPS_KEPT then topic.forgotten = max(topic.forgotten, table.remove(jumps, 1) + JUMP) end
-    topic.must_jump, topic.skipped, topic.top = false, 1, topic.top + JUMP
+    if #jumps > 2 * JUMPS_KEPT then
+      table.remove(jumps, 1)
+      topic.forgotten = max(topic.forgotten, table.remove(jumps, 1))
+    end
+    topic.must_jump, topic.skipped = false, 1
   else
     topic.top = topic.top + 1
   end
@@ -238,7 +243,7 @@ function operations.write()
   local limits, requests = {keys = next_number(), bytes = next_number()}, {}
   for at = 1, next_number() do requests[at] = next_request() end
   local topic = open(names)
-  if topic.top + JUMP + #requests + topic.count > POSITION_MAX then
+  if behind_jump(topic.top) + #requests + topic.count > POSITION_MAX then
     return {REJECTED, 'the topic has no further positions'}
   end
   -- Space of expired keys is available. They are removed before, with an announcement of their own.
@@ -272,8 +277,8 @@ end
 local function is_known(topic, epoch, after)
   if after == 0 then return true end
   if epoch ~= topic.epoch or after > topic.top or after < topic.forgotten then return false end
-  for _, last in ipairs(topic.jumps) do
-    if after > last and after < last + JUMP then return false end
+  for at = 1, #topic.jumps, 2 do
+    if after > topic.jumps[at] and after < topic.jumps[at + 1] then return false end
   end
   return true
 end
@@ -289,7 +294,7 @@ function operations.changes()
   local keys = {}
   for at = 1, #changed, 2 do keys[#keys + 1] = changed[at] end
   local values = #keys > 0 and call('HMGET', names.keys, unpack(keys)) or {}
-  local last_jump = topic.jumps[#topic.jumps]
+  local last_jump = topic.jumps[#topic.jumps - 1]
   local skipped = last_jump and after > 0 and last_jump >= after and 1 or 0
   return {OK, format('%.0f %.0f', topic.epoch, topic.top), now, skipped, changed, values}
 end

@@ -88,7 +88,8 @@ function operations.append()
     write('DEL', log)
     epoch, sequence, prev = format('%.0f', new_epoch()), '1', '0'
   else
-    local number = tonumber(prev) + (writer == server and 1 or JUMP)
+    local number = tonumber(prev)
+    number = writer == server and number + 1 or behind_jump(number)
     if number > POSITION_MAX then return {REJECTED, 'the topic has no further positions'} end
     sequence = format('%.0f', number)
   end

@@ -9,7 +9,7 @@ local floor, min, max = math.floor, math.min, math.max
 local OK, REJECTED, UNKNOWN = 0, -1, -2
 -- Largest integer that Lua and JSON represent exactly.
 local POSITION_MAX = 9007199254740991
--- Sequences that are skipped when another server than that of the last write has the data.
+-- Least number of sequences that are skipped when another server than that of the last write has the data.
 local JUMP = @JUMP@
 
 local key_index, argument_index = 0, 1
@@ -54,6 +54,12 @@ local time = call('TIME')
 -- Milliseconds since 1970.
 local now = time[1] * 1000 + floor(time[2] / 1000)
 local now_text = format('%.0f', now)
+
+-- Returns the first sequence by another server than that of the last write: the time in microseconds, since a second
+-- failover may lose this jump, and must not repeat its sequences.
+local function behind_jump(top)
+  return max(top + JUMP, JUMP > 1 and time[1] * 1000000 + time[2] or 0)
+end
 
 local epochs = 0
 local function new_epoch()

@@ -148,8 +148,8 @@ impl StoredTopics {
 
     fn apply(&self, keys: &KeyTopic, state: &mut KeyState, update: KeyUpdate, publisher: &Publisher) {
         let KeyUpdate { position, prev, changes, skipped } = update;
-        let first = changes.first().map_or(position.sequence, |first| first.version);
-        let forgotten = if skipped { first.saturating_sub(1) } else { 0 };
+        // A change before the skipped sequences may be among these, and a position behind it may be a lost one.
+        let forgotten = if skipped { position.sequence } else { 0 };
         let changes = snapshot(&keys.topic, position, forgotten, changes);
         match publisher.apply_key_changes(prev, changes.clone()) {
             // A topic that did not exist has another epoch here.
