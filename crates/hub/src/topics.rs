@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use sinews_server::{Context, InvalidTopic, SubscriptionObserver, Topics};
+use sinews_server::{Context, InvalidTopic, ReplayFrom, SubscriptionObserver, Topics};
 
 use self::encodings::Encodings;
 use self::handover_role::HandoverRole;
@@ -183,9 +183,10 @@ impl HubTopics {
             && self.encodings.split(name).is_some_and(|(topic, _)| self.stored(topic).is_some())
     }
 
-    /// What a client waits for that uses a topic's history; `None` if there is nothing to wait for.
-    pub(crate) fn opening_of_history(&self, topic: &str) -> Option<SharedOpening> {
-        self.stored(topic)?.opening_of_log(topic)
+    /// What a client waits for that uses a topic's history, perhaps from a position on; `None` if there is nothing to
+    /// wait for.
+    pub(crate) fn opening_of_history(&self, topic: &str, from: Option<ReplayFrom>) -> Option<SharedOpening> {
+        self.stored(topic)?.opening_of_log(topic, from)
     }
 
     /// Sets the keys that all nodes share. The first call sets them.

@@ -199,7 +199,7 @@ impl ProgramTopics {
                 let messages = stored_history(store, &topic, start).await?;
                 return Ok(format!("[{messages}]"));
             }
-            if let Some(opening) = topics.hub.opening_of_history(&topic) {
+            if let Some(opening) = topics.hub.opening_of_history(&topic, Some(start)) {
                 opening.await?;
             }
             let read = |name: &str, start| topics.publisher.history(name, start);

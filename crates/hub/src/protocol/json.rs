@@ -255,11 +255,13 @@ impl JsonClient {
                 op: ClientOp::Publish { topic, .. } | ClientOp::PublishBinary { topic, .. },
                 ..
             }) => self.streams.opening_of_topic(topic, Action::Publish, self.session.rights()),
-            Ok(ClientMessage { op: ClientOp::History { topic, .. }, .. }) => self
+            Ok(ClientMessage { op: ClientOp::History { topic, start }, .. }) => self
                 .streams
                 .opening_of_topic(topic, Action::Subscribe, self.session.rights())
-                .or_else(|| self.opening_of_history(topic)),
-            Ok(ClientMessage { op: ClientOp::Subscribe { topic, .. }, .. }) => self.opening_of_history(topic),
+                .or_else(|| self.opening_of_history(topic, Some(*start))),
+            Ok(ClientMessage { op: ClientOp::Subscribe { topic, start, .. }, .. }) => {
+                self.opening_of_history(topic, *start)
+            }
             Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
                 ConnectionKeys::opening(request, self.key_store(), self.session.rights())
             }
@@ -272,10 +274,13 @@ impl JsonClient {
     }
 
     /// What a subscription, or a request for the history, waits for that the client may make.
-    fn opening_of_history(&self, topic: &str) -> Option<SharedOpening> {
+    fn opening_of_history(&self, topic: &str, from: Option<ReplayFrom>) -> Option<SharedOpening> {
         let is_permitted = || self.session.may(Action::Subscribe, topic).is_ok();
         let is_name = model::check_name(topic).is_ok();
-        is_name.then(|| self.session.hub().opening_of_history(topic)).flatten().filter(|_| is_permitted())
+        is_name
+            .then(|| self.session.hub().opening_of_history(topic, from))
+            .flatten()
+            .filter(|_| is_permitted())
     }
 
     /// Executes a message and answers it.
@@ -408,7 +413,7 @@ impl JsonClient {
         let mut ack = json!({ "topic": topic });
         if index.is_none() || start.is_some() {
             // A server's own subscription does not wait for the topic store.
-            let is_open = self.session.hub().opening_of_history(topic).is_none();
+            let is_open = self.session.hub().opening_of_history(topic, None).is_none();
             match subscribe_from(topic, start, is_open, cx)? {
                 Some(joined) => {
                     let Position { epoch, sequence } = joined.position;

@@ -216,7 +216,7 @@ pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
     let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
     let Some(store) = store else {
         let (hub, publisher) = (Arc::clone(&context.hub), request.publisher());
-        let opening = hub.opening_of_history(&topic);
+        let opening = hub.opening_of_history(&topic, Some(start));
         let read = move || {
             let messages = history_page(&hub, &topic, start, |name, start| publisher.history(name, start))?;
             let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));

@@ -33,6 +33,14 @@ pub(super) enum RecoverRequest {
 }
 
 impl RecoverRequest {
+    /// The position of the last event that the client has.
+    pub(super) fn start(self) -> Option<ReplayFrom> {
+        match self {
+            Self::Live => None,
+            Self::After { position, .. } => Some(ReplayFrom::After(position)),
+        }
+    }
+
     /// Reads the field; `None` if the client does not recover.
     ///
     /// # Errors

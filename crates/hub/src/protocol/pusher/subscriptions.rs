@@ -170,13 +170,16 @@ impl PusherClient {
             (Some(added), _) => added,
             (None, Some(request)) => {
                 drop(order);
-                let pending = match (self.hub().opening_of_history(&topic), &self.services.store) {
-                    (Some(opening), _) => Some(PendingRecovery::stored(channel, &topic, request, opening)),
-                    (None, Some(store)) => {
-                        Some(PendingRecovery::new(channel, &topic, request, store, &self.services))
-                    }
-                    (None, None) => None,
-                };
+                let pending =
+                    match (self.hub().opening_of_history(&topic, request.start()), &self.services.store) {
+                        (Some(opening), _) => {
+                            Some(PendingRecovery::stored(channel, &topic, request, opening))
+                        }
+                        (None, Some(store)) => {
+                            Some(PendingRecovery::new(channel, &topic, request, store, &self.services))
+                        }
+                        (None, None) => None,
+                    };
                 if let Some(pending) = pending {
                     connection.rare.get_or_insert_default().recoveries.push(pending);
                 }
@@ -333,7 +336,9 @@ impl PusherClient {
         let is_durable = self.services.durable_store(topic).is_some();
         let recover = recover.filter(|_| is_durable || self.hub().has_history(topic));
         let (encoded, subscribed) = match recover {
-            Some(_) if is_durable || self.hub().opening_of_history(topic).is_some() => {
+            Some(request)
+                if is_durable || self.hub().opening_of_history(topic, request.start()).is_some() =>
+            {
                 (RECOVERABLE_EVENTS, Ok(None))
             }
             Some(request) => (RECOVERABLE_EVENTS, ChannelRecovery::subscribe(cx, topic, request).map(Some)),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use sinews_server::{Position, Publisher, StoredHistory, StoredMessage};
+use sinews_server::{Position, Publisher, ReplayFrom, StoredHistory, StoredMessage};
 use sinews_store::{
     LogAppend, LogAppended, LogCopy, LogEntry, LogStart, LogStep, ReadLog, Retention, StoreError, TopicPart,
 };
@@ -40,6 +40,8 @@ struct LogState {
     copy: LogCopy,
     /// The copy has the messages from before its begin.
     is_complete: bool,
+    /// Comparisons with the store so far.
+    audits: u64,
 }
 
 struct LogUsage {
@@ -96,14 +98,25 @@ impl StoredTopics {
         })
     }
 
-    /// What a client waits for that uses a topic's history; `None` if it is here.
-    pub(crate) fn opening_of_log(self: &Arc<Self>, topic: &str) -> Option<SharedOpening> {
+    /// What a client waits for that uses a topic's history, perhaps from a position on; `None` if it is here.
+    pub(crate) fn opening_of_log(
+        self: &Arc<Self>,
+        topic: &str,
+        from: Option<ReplayFrom>,
+    ) -> Option<SharedOpening> {
         let log = self.use_log(topic, |usage| usage.is_followed = true)?;
-        if log.is_open.load(Ordering::Acquire) {
-            return None;
-        }
         let topic = Arc::clone(&log.topic);
-        Some(self.opening(&topic, move || log.is_open.load(Ordering::Acquire)))
+        if !log.is_open.load(Ordering::Acquire) {
+            return Some(self.opening(&topic, move || log.is_open.load(Ordering::Acquire)));
+        }
+        let Some(ReplayFrom::After(position)) = from else { return None };
+        // Another node had the message first, or it is lost: the store knows.
+        let audits = log.is_behind(position)?;
+        self.unaudited.lock().insert(TopicPart::log(&topic));
+        self.audit.notify_one();
+        Some(self.opening(&topic, move || {
+            log.is_behind(position).is_none_or(|now| now != audits && log.is_live())
+        }))
     }
 
     /// Changes a copy's usage. The copy is created, unless the topic has no history.
@@ -198,6 +211,8 @@ impl StoredTopics {
     pub(super) fn audit_log(self: &Arc<Self>, topic: &str, asked: Position, top: Option<Position>) {
         let Some(log) = self.logs.lock().get(topic).cloned() else { return };
         self.change_log(&log, |copy, steps| copy.top(asked, top, steps));
+        log.state.lock().audits += 1;
+        self.waiting.wake_all();
     }
 
     /// Changes a copy, and executes the steps in order.
@@ -208,7 +223,9 @@ impl StoredTopics {
     ) {
         let mut state = log.state.lock();
         let mut steps = Vec::new();
+        let was_live = state.copy.is_live();
         change(&mut state.copy, &mut steps);
+        let has_read = !was_live && state.copy.is_live();
         if !steps.is_empty()
             && let Some((hub, publisher)) = self.target()
         {
@@ -218,7 +235,7 @@ impl StoredTopics {
         }
         let is_open = state.is_complete && state.copy.last().is_some();
         drop(state);
-        if is_open && !log.is_open.swap(true, Ordering::AcqRel) {
+        if is_open && !log.is_open.swap(true, Ordering::AcqRel) || has_read {
             self.waiting.wake_all();
         }
     }
@@ -283,12 +300,23 @@ impl LogTopic {
         let usage = LogUsage { encodings: 0, is_followed: false, used: Instant::now() };
         let log = Arc::new(Self {
             topic: Arc::clone(&topic),
-            state: Mutex::new(LogState { copy, is_complete }),
+            state: Mutex::new(LogState { copy, is_complete, audits: 0 }),
             is_open: AtomicBool::new(false),
             usage: Mutex::new(usage),
         });
         logs.insert(topic, Arc::clone(&log));
         log
+    }
+
+    /// If the copy lacks this position in its epoch: the number of comparisons with the store so far.
+    fn is_behind(&self, position: Position) -> Option<u64> {
+        let state = self.state.lock();
+        let last = state.copy.last()?;
+        (last.epoch == position.epoch && last.sequence < position.sequence).then_some(state.audits)
+    }
+
+    fn is_live(&self) -> bool {
+        self.state.lock().copy.is_live()
     }
 
     fn is_unused(&self) -> bool {

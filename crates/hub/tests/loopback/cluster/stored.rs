@@ -134,6 +134,23 @@ fn lost_notifications_are_read_after_a_reconnect() {
 }
 
 #[test]
+fn client_that_moves_to_a_node_behind_resumes_exactly() {
+    let cluster = StoredCluster::start();
+    let mut witness = cluster.subscriber(0, "chat.1");
+    let mut publisher = cluster.nodes[1].client();
+    publish(&mut publisher, "chat.1", 0);
+    let mut ahead = cluster.nodes[1].client();
+    cluster.store.mute();
+    let last = publish(&mut publisher, "chat.1", 1);
+    assert_eq!(witness.data(1), [json!(0)]);
+    let ack = resume(&mut ahead, "chat.1", &last);
+    assert_eq!(ack["complete"], json!(true), "{ack}");
+    let ack = resume(&mut cluster.nodes[0].client(), "chat.1", &last);
+    assert_eq!(ack["complete"], json!(true), "{ack}");
+    assert_eq!(witness.data(1), [json!(1)], "the comparison has found it");
+}
+
+#[test]
 fn patterns_and_names_receive_each_message_once() {
     let cluster = StoredCluster::start();
     let mut by_pattern = cluster.subscriber(0, "chat.*");
