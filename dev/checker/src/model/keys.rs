@@ -10,7 +10,7 @@ use sinews_store::{
     ReadKeys, StoredKey, StoredKeys,
 };
 
-use super::{Primary, Rules, micros};
+use super::{Jump, Primary, Rules, micros};
 
 /// Time for which removals are remembered.
 const REMEMBERED: u64 = 60_000_000;
@@ -249,9 +249,13 @@ impl TopicKeys {
 
     fn next(&mut self, primary: Primary) -> u64 {
         let last = self.top.sequence;
-        let next = primary.next(last, self.replication);
+        // A version names no other value of a topic that was lost.
+        let next = match primary.jump {
+            Jump::ToTime if last == 0 => primary.now.max(1),
+            _ => primary.next(last, self.replication),
+        };
         self.replication = primary.replication;
-        if next > last + 1 {
+        if next > last + 1 && last > 0 {
             self.jumps.push_back((last, next));
             if self.jumps.len() > JUMPS_MAX {
                 let high = self.jumps.pop_front().map_or(0, |(_, high)| high);

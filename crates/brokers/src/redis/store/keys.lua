@@ -45,9 +45,9 @@ local function next_version(topic)
   if topic.is_new then
     local names = topic.names
     write('DEL', names.keys, names.version, names.expiry, names.removed)
-    topic.is_new = false
-  end
-  if topic.must_jump then
+    -- A version names no other value of a topic that was lost.
+    topic.is_new, topic.top = false, behind_jump(0)
+  elseif topic.must_jump then
     local jumps = topic.jumps
     jumps[#jumps + 1], topic.top = topic.top, behind_jump(topic.top)
     jumps[#jumps + 1] = topic.top
