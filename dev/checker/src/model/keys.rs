@@ -254,8 +254,9 @@ impl TopicKeys {
             Jump::ToTime if last == 0 => primary.now.max(1),
             _ => primary.next(last, self.replication),
         };
-        self.replication = primary.replication;
-        if next > last + 1 && last > 0 {
+        // Another server may have assigned versions, also to a topic that has none here.
+        let is_other = std::mem::replace(&mut self.replication, primary.replication) != primary.replication;
+        if next > last + 1 && (is_other || last > 0) {
             self.jumps.push_back((last, next));
             if self.jumps.len() > JUMPS_MAX {
                 let high = self.jumps.pop_front().map_or(0, |(_, high)| high);

@@ -3,7 +3,7 @@
 //! An epoch is a stream's creation time in microseconds, which no node can choose. A stream is created without usable
 //! subjects, and gets the ones with its epoch by an update, which all nodes make in the same way.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -69,6 +69,9 @@ impl StreamPlan {
         let mut config = self.fields.clone();
         config["name"] = json!(self.name);
         config["num_replicas"] = json!(replicas);
+        // A version names no other value of a stream that was lost.
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        config["first_seq"] = json!(u64::try_from(time).unwrap_or(1));
         config["subjects"] =
             json!([format!("{}>", settings.subjects.stream(self.kind, &format!("new-{}", self.name)))]);
         match connection.api(&format!("STREAM.CREATE.{}", self.name), &config).await? {
