@@ -29,7 +29,7 @@ use crate::model::connection_id::ConnectionId;
 use crate::wire::ContentKind;
 
 /// Version of all messages.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 
 /// Head length in bytes.
 pub(super) const HEAD: usize = 34;
@@ -356,7 +356,7 @@ mod tests {
             // An end between two publications is the end of a shorter message.
             assert!(read.is_none_or(|(_, publications)| publications.len() < 3), "{end}");
         }
-        for (at, byte) in [(0, 2), (1, 99), (HEAD, 200), (HEAD + 8, 1 << 6), (HEAD + 15, 0xFF)] {
+        for (at, byte) in [(0, VERSION + 1), (1, 99), (HEAD, 200), (HEAD + 8, 1 << 6), (HEAD + 15, 0xFF)] {
             let mut changed = message.clone();
             changed[at] = byte;
             let read =

@@ -483,7 +483,7 @@ fn another_version_of_the_messages_is_named_by_a_node_and_by_the_list_of_nodes()
     let broker = FakeBroker::start(WireProtocol::Nats);
     let mut other = TcpStream::connect(broker.url().trim_start_matches("nats://")).unwrap();
     let heartbeat = |other: &mut TcpStream| {
-        let message = [&[2, 1], &[7; 16][..], &[0; 16]].concat();
+        let message = [&[1, 1], &[7; 16][..], &[0; 16]].concat();
         let head = format!("PUB sinews.all {}\r\n", message.len());
         other.write_all(&[head.as_bytes(), &message, b"\r\n"].concat()).unwrap();
     };
@@ -491,7 +491,7 @@ fn another_version_of_the_messages_is_named_by_a_node_and_by_the_list_of_nodes()
     node.until("it is not ready", |node| {
         heartbeat(&mut other);
         let (status, answer) = node.request("GET /readyz", b"");
-        status == 503 && answer.contains("has version 2") && answer.contains("has version 1:")
+        status == 503 && answer.contains("has version 1") && answer.contains("has version 2:")
     });
     assert_eq!(node.metric("sinews_cluster_nodes"), 1);
     drop(node);

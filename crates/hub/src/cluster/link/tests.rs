@@ -261,7 +261,7 @@ fn message_with_another_version_is_named_and_the_later_node_is_not_ready() {
     let cluster = Arc::clone(link.link.cluster());
     cluster.confirmed(Instant::now());
     let reason = cluster.ready().unwrap_err();
-    assert!(reason.contains("has version 2") && reason.contains("has version 1:"), "{reason}");
+    assert!(reason.contains("has version 3") && reason.contains("has version 2:"), "{reason}");
     assert_eq!(cluster.node_count(), 1);
 }
 
