@@ -15,7 +15,6 @@ mod commands;
 mod connection;
 mod direct;
 mod interest;
-mod keys;
 pub(crate) mod link;
 mod log_limit;
 mod lost_nodes;
@@ -52,13 +51,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use prometheus_client::collector::Collector;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use serde::Serialize;
-use sinews_server::KeyReplication;
 
 use self::cached_events::CachedEventRequests;
 use self::command::{NodeCommand, NodeResults};
 use self::commands::{CommandMessage, PendingRequests};
 use self::interest::{ALL_NODES, Interest, THIS_NODE};
-use self::keys::{ClusterKeys, KeySender, KeyTarget, KeysHeartbeat};
 use self::log_limit::LogLimits;
 use self::lost_nodes::LostNodes;
 use self::message::{MessageKind, NodeId};
@@ -76,7 +73,6 @@ use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
-use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
 /// Maximum revocations in one message: some tens of KiB.
@@ -91,12 +87,10 @@ const SYNC_ANSWERS: usize = 3;
 pub(crate) struct Cluster {
     options: ClusterOptions,
     node: NodeId,
-    has_predecessor: bool,
     name: String,
     begin: Instant,
     outbox: Arc<Outbox>,
     interest: Arc<Interest>,
-    keys: Arc<ClusterKeys>,
     nodes: Mutex<Nodes>,
     status: Mutex<LinkStatus>,
     /// The broker has answered, or is unreachable.
@@ -178,7 +172,6 @@ impl Cluster {
         let subjects = Subjects::new(options.engine, &options.prefix);
         let outbox = Arc::new(Outbox::new(options.engine, node, subjects));
         let interest = Arc::new(Interest::new(Arc::clone(&outbox), retained));
-        let keys = Arc::new(ClusterKeys::new(Arc::clone(&outbox)));
         let name = options.name.clone().unwrap_or_else(crate::node::host_name);
         let begin = Instant::now();
         let reason = "it has not answered yet".to_owned();
@@ -196,12 +189,10 @@ impl Cluster {
         Ok(Self {
             options,
             node,
-            has_predecessor: inherited.is_some(),
             name,
             begin,
             outbox,
             interest,
-            keys,
             nodes,
             status,
             status_changed: Condvar::new(),
@@ -231,21 +222,6 @@ impl Cluster {
         Arc::clone(self) as Arc<dyn OtherNodes>
     }
 
-    /// Returns the keys of topics, as the server below shares them.
-    pub(crate) fn key_replication(&self) -> Arc<dyn KeyReplication> {
-        Arc::clone(&self.keys) as Arc<dyn KeyReplication>
-    }
-
-    /// Returns the keys of topics, as the hub writes them.
-    pub(crate) fn shared_keys(&self) -> Arc<dyn SharedKeys> {
-        Arc::clone(&self.keys) as Arc<dyn SharedKeys>
-    }
-
-    /// Stores the replicas of durable keys.
-    pub(crate) fn set_key_store(&self, store: Arc<dyn ReplicaStore>) {
-        self.keys.set_store(store);
-    }
-
     /// The metrics.
     pub(crate) fn collector(&self) -> Box<dyn Collector> {
         Box::new(ClusterMetrics::new(self))
@@ -256,18 +232,13 @@ impl Cluster {
         Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
 
-    /// Whether other nodes can be reached, have the same version, and the keys that they share are here.
+    /// Whether other nodes can be reached, and have the same version.
     ///
     /// # Errors
     /// The reason why they are not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         self.check_broker()?;
-        self.versions.check(Instant::now())?;
-        if self.keys.is_loaded() {
-            Ok(())
-        } else {
-            Err("the keys of topics are not loaded from the other nodes of the cluster yet".to_owned())
-        }
+        self.versions.check(Instant::now())
     }
 
     /// Whether other nodes can be reached.
@@ -307,7 +278,7 @@ impl Cluster {
 
     /// This node and the others, by name.
     pub(crate) fn nodes(&self, counts: ConnectionCounts) -> Vec<(ClusterNode, bool)> {
-        let own = ClusterNode::new(self.node, &self.heartbeat(counts, 0, None));
+        let own = ClusterNode::new(self.node, &self.heartbeat(counts, 0));
         let mut nodes = vec![(own, true)];
         nodes
             .extend(self.lock_nodes().iter().map(|(id, heartbeat)| (ClusterNode::new(id, heartbeat), false)));
@@ -469,7 +440,7 @@ impl Cluster {
         self.outbox.wake();
     }
 
-    fn heartbeat(&self, counts: ConnectionCounts, presence: u64, keys: Option<KeysHeartbeat>) -> Heartbeat {
+    fn heartbeat(&self, counts: ConnectionCounts, presence: u64) -> Heartbeat {
         Heartbeat {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -480,7 +451,6 @@ impl Cluster {
             presence,
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),
-            keys: keys.filter(|_| self.is_serving.load(Ordering::Acquire)),
             revoked: None,
         }
     }
@@ -507,24 +477,6 @@ impl Cluster {
 
     fn lock_status(&self) -> MutexGuard<'_, LinkStatus> {
         self.status.lock()
-    }
-}
-
-impl KeySender for Cluster {
-    fn send(&self, to: KeyTarget, kind: MessageKind, body: &[u8]) {
-        let subject = match to {
-            KeyTarget::All => self.outbox.subjects.all(),
-            KeyTarget::Node(node) => self.outbox.subjects.node(node),
-        };
-        self.outbox.send(&subject, kind, body);
-    }
-
-    fn waiting(&self) -> usize {
-        self.outbox.waiting()
-    }
-
-    fn max_payload(&self) -> usize {
-        self.outbox.max_payload()
     }
 }
 
@@ -606,7 +558,7 @@ mod tests {
     fn add(cluster: &Cluster, id: u128, uptime: u64) -> NodeId {
         let node = NodeId { id, start: 0 };
         assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-        let heartbeat = Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0, None) };
+        let heartbeat = Heartbeat { uptime, ..cluster.heartbeat(ConnectionCounts::default(), 0) };
         cluster.note_heartbeat(node, heartbeat, Instant::now());
         node
     }
@@ -797,7 +749,7 @@ mod tests {
         assert!(is_requested() && !is_requested());
         let node = add(&cluster, 1, 0);
         assert!(is_requested() && !is_requested(), "no node was known at the first request");
-        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+        let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0);
         cluster.note_heartbeat(node, heartbeat, Instant::now());
         assert!(!is_requested(), "it was known");
     }

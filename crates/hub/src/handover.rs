@@ -39,8 +39,7 @@ use crate::model::MessageContent;
 use crate::streams::service::StreamService;
 use crate::topics::HubTopics;
 use crate::wire::{
-    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, HandoverOwner, VERSION, frame_queue,
-    send_descriptor,
+    FrameReceiver, HandoverAddress, HandoverFrame, HandoverHead, VERSION, frame_queue, send_descriptor,
 };
 
 /// Marks a successor process: the id of the process that started it. A process that inherits the variable by accident
@@ -224,7 +223,6 @@ impl HandoverState {
                 // The successor reads them from the store.
                 keyed.clear();
             }
-            let keyed = keyed.into_iter().map(|keyed| self.with_owner(keyed)).collect();
             let (histories, epochs) = self.hub.begin_handover(sender, &self.publisher);
             let end = HandoverHead::End { delivered: self.hub.last_publications() };
             let end = HandoverFrame { head: end, body: bytes::Bytes::from(epochs) };
@@ -255,15 +253,6 @@ impl HandoverState {
                 "the broker has not answered within {limit} s: publications of other nodes may be lost"
             );
         }
-    }
-
-    /// Adds the topic's owner in a cluster.
-    fn with_owner(&self, keyed: KeyedSnapshot) -> (KeyedSnapshot, Option<HandoverOwner>) {
-        let claim = self.hub.shared_keys().and_then(|keys| keys.claim(&keyed.topic));
-        let owner = claim.filter(|claim| claim.epoch == keyed.position.epoch);
-        let owner =
-            owner.map(|claim| HandoverOwner { node: format!("{:032x}", claim.owner), term: claim.term });
-        (keyed, owner)
     }
 
     /// Starts the program from its original path, which may name a new version.
@@ -373,14 +362,11 @@ impl HandoverState {
     }
 }
 
-/// A topic's keys, and their owner in a cluster.
-type OwnedSnapshot = (KeyedSnapshot, Option<HandoverOwner>);
-
 /// The state of all topics.
 struct TransferredTopics {
     histories: Vec<TopicSnapshot>,
     presence: Vec<PresenceSnapshot>,
-    keyed: Vec<OwnedSnapshot>,
+    keyed: Vec<KeyedSnapshot>,
 }
 
 /// Writes the state of topics, then publications, then the end mark.
@@ -428,9 +414,9 @@ fn write_topics(
     }
     // A successor reads durable keys, and their idempotency keys, from their stream; other idempotency keys stay
     // behind.
-    for (KeyedSnapshot { topic, position, forgotten, keys, recent: _ }, owner) in keyed {
+    for KeyedSnapshot { topic, position, forgotten, keys, recent: _ } in keyed {
         let (position, keys_count) = (position.into(), keys.len());
-        HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count, owner })
+        HandoverFrame::new(HandoverHead::Keyed { topic, position, forgotten, keys: keys_count })
             .write(output)?;
         for KeySnapshot { key, version, value, ttl, client } in keys {
             let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));

@@ -45,7 +45,7 @@ use crate::options::RouteOptions;
 use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
-use crate::topics::shared_keys::{KeyWriteOutcome, ReplicaStore};
+use crate::topics::shared_keys::KeyWriteOutcome;
 use crate::topics::stored::{NoOwnKeys, StoredInterest};
 use crate::topics::subscribed::TopicObserver;
 use crate::topics::{HubTopics, keys};
@@ -116,10 +116,9 @@ impl Hub {
             Some(keys) => server.key_log(Arc::clone(keys) as Arc<dyn KeyLog>),
             None => server,
         };
-        let server = match (&self.services.stored, &self.services.cluster) {
-            (Some(_), _) => server.key_replication(Arc::new(NoOwnKeys)),
-            (None, Some(cluster)) => server.key_replication(cluster.key_replication()),
-            (None, None) => server,
+        let server = match self.topics.shared_keys() {
+            Some(_) => server.key_replication(Arc::new(NoOwnKeys)),
+            None => server,
         };
         let live = self.live.clone();
         let server = server.presence_interval(move |topic| live.config().presence_interval(topic));
@@ -183,8 +182,7 @@ impl Hub {
         let mut tasks = Vec::from_iter(dashboard);
         if let Some(store) = store {
             tasks.extend(store.start_expiry()?);
-            let owner = cluster.as_deref().filter(|_| stored.is_none());
-            start_streams(store, &topics, owner, &publisher)?;
+            start_streams(store, &topics, &publisher)?;
         }
         if let Some(stored) = stored {
             stored.start(&topics, publisher.clone())?;
@@ -226,17 +224,11 @@ impl Hub {
 fn start_streams(
     store: &Arc<StreamService>,
     topics: &Arc<HubTopics>,
-    cluster: Option<&Cluster>,
     publisher: &Publisher,
 ) -> io::Result<()> {
     store.topics().start(Arc::clone(topics), publisher.clone())?;
     let of_keys = store.for_keys();
     of_keys.keys().start(publisher.clone())?;
-    if let Some(cluster) = cluster {
-        let replicas = of_keys.key_replicas();
-        replicas.start(publisher.clone(), Arc::downgrade(&cluster.shared_keys()))?;
-        cluster.set_key_store(Arc::clone(replicas) as Arc<dyn ReplicaStore>);
-    }
     of_keys.load_keys();
     Ok(())
 }
@@ -266,12 +258,13 @@ impl fmt::Debug for RunningHub {
 }
 
 impl RunningHub {
-    /// Writes a topic's key, in a cluster at the node that owns the topic: there,
-    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails at the other nodes. The value comes from
+    /// Writes a topic's key, in the [topic store](HubBuilder::topic_store) if there is one: there,
+    /// [`Publisher::write_key`](sinews_server::Publisher::write_key) fails. The value comes from
     /// [`key_value_of_json`](crate::key_value_of_json).
     ///
     /// # Errors
-    /// [`RequestFailed`]: the condition is not met, a limit is reached, or the owner does not answer.
+    /// [`RequestFailed`]: the condition is not met, a limit is reached, the store does not answer, or a cluster has no
+    /// topic store.
     pub fn write_key(
         &self,
         topic: &str,

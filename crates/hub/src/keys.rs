@@ -1,6 +1,5 @@
-//! Topic keys for clients: in memory, durable, or shared by a cluster's nodes.
+//! Topic keys for clients: in memory, durable, or in a topic store.
 
-use std::future::ready;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -34,7 +33,7 @@ impl<'a> KeyStore<'a> {
     /// Checks whether a topic's keys can be read.
     ///
     /// # Errors
-    /// They are not read from their stream or from the other nodes yet, or cannot be.
+    /// They are not read from their stream yet, or cannot be, or this node shares none.
     pub(crate) fn check_ready(&self, topic: &str) -> Result<(), Problem> {
         self.streams.map_or(Ok(()), |streams| streams.keys().check_ready(topic))?;
         self.hub.shared_keys().map_or(Ok(()), |keys| keys.check_ready(topic))
@@ -45,12 +44,7 @@ impl<'a> KeyStore<'a> {
         if let Some(opening) = self.streams.and_then(|streams| streams.opening_of_keys(topic, creator)) {
             return Some(opening);
         }
-        if let (Some(streams), Some(creator)) = (self.streams, creator)
-            && let Err(problem) = streams.reserve_replica(topic, creator)
-        {
-            return Some(ready(Err(problem)).boxed().shared());
-        }
-        // A write waits at its owner.
+        // The store executes a write without a copy here.
         let keys = self.hub.shared_keys().filter(|_| creator.is_none())?;
         Some(keys.loading(topic)?.shared())
     }
@@ -70,9 +64,6 @@ impl<'a> KeyStore<'a> {
     ) -> KeyWriteOutcome {
         if let Some(streams) = self.durable(topic) {
             return write_durable(streams, publisher.clone(), topic, write, creator);
-        }
-        if let Some(Err(problem)) = self.streams.map(|streams| streams.reserve_replica(topic, &creator)) {
-            return KeyWriteOutcome::Done(Err(problem));
         }
         self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
     }
@@ -101,7 +92,7 @@ impl<'a> KeyStore<'a> {
         write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
     ) -> KeyWriteOutcome {
         match self.hub.shared_keys() {
-            Some(keys) => keys.write(topic, write, write_here),
+            Some(keys) => keys.write(topic, write),
             None => KeyWriteOutcome::Done(write_here(&write).map_err(key_problem)),
         }
     }

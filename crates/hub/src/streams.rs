@@ -28,7 +28,6 @@ pub(crate) mod follow;
 mod groups;
 pub(crate) mod idempotency;
 pub(crate) mod json;
-pub(crate) mod key_replicas;
 pub(crate) mod listing;
 mod local;
 pub(crate) mod missed;

@@ -61,7 +61,7 @@ pub(crate) struct HubTopics {
     subscribed: Arc<SubscribedTopics>,
     /// The other nodes, if there is a cluster.
     other_nodes: OnceLock<Arc<dyn OtherNodes>>,
-    /// The keys that all nodes share.
+    /// The keys that all nodes share, or that a topic store has.
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
     /// The topics whose histories and keys a store has.
     stored: OnceLock<Arc<StoredTopics>>,

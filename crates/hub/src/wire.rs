@@ -63,15 +63,7 @@ pub(crate) enum HandoverHead {
     /// To the successor: a topic member. The body is its info.
     Member { id: String, connections: usize },
     /// To the successor: a keyed topic, and how many of its keys follow.
-    Keyed {
-        topic: String,
-        position: HandoverPosition,
-        forgotten: u64,
-        keys: usize,
-        /// The cluster node that owns the keys.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        owner: Option<HandoverOwner>,
-    },
+    Keyed { topic: String, position: HandoverPosition, forgotten: u64, keys: usize },
     /// To the successor: a topic key. The body is its value.
     Key {
         key: String,
@@ -134,14 +126,6 @@ pub(crate) struct HandoverSender {
     /// The id of the connection that does not receive the publication.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exclude: Option<String>,
-}
-
-/// Owner of a topic's keys.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct HandoverOwner {
-    /// The node's id, in hexadecimal digits.
-    pub(crate) node: String,
-    pub(crate) term: u32,
 }
 
 /// The last publication from a process in the cluster that the predecessor has delivered to a topic with a history.
@@ -376,5 +360,13 @@ mod tests {
         assert!(matches!(serde_json::from_str(&end).unwrap(), Earlier::End), "{end}");
         let HandoverHead::End { delivered } = serde_json::from_str(&end).unwrap() else { panic!("{end}") };
         assert_eq!(delivered, Some(vec![last]));
+    }
+
+    #[test]
+    fn keys_of_an_earlier_version_may_have_an_owner() {
+        let earlier = r#"{"is":"keyed","topic":"t","position":{"epoch":1,"seq":2},"forgotten":0,"keys":1,
+            "owner":{"node":"0f","term":3}}"#;
+        let head = serde_json::from_str(earlier).unwrap();
+        assert!(matches!(head, HandoverHead::Keyed { keys: 1, .. }));
     }
 }

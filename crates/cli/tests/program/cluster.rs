@@ -3,7 +3,6 @@
 #[path = "../../../hub/tests/loopback/support/fake_broker.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 pub(crate) mod broker;
-mod durable_keys;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod one_channel;
 #[cfg(any(feature = "nats", feature = "redis"))]
@@ -66,4 +65,7 @@ fn invalid_clusters_are_reported() {
     let streams = ["--streams", &directory.path("streams"), "--streams-durable-topics", "orders"];
     let failure = fails(program().args(["serve", "--cluster", "nats://127.0.0.1:1"]).args(streams));
     assert!(failure.contains("--cluster") && failure.contains("at a broker"), "{failure}");
+    let streams = ["--streams", &directory.path("streams"), "--streams-durable-keys", "prices"];
+    let failure = fails(program().args(["serve", "--cluster", "nats://127.0.0.1:1"]).args(streams));
+    assert!(failure.contains("--cluster") && failure.contains("streams.durable_keys"), "{failure}");
 }

@@ -100,12 +100,16 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let cluster = "[cluster]\nurl = \"nats://127.0.0.1:1\"\n";
     let good = directory.write("sinews.toml", &format!("{}{cluster}", of_streams("compact = \"a\"")));
     assert_eq!(says(&["config", "check", &good]), format!("{good}: good\n"));
-    let shared = directory.write("keys.toml", &format!("{}{cluster}", of_streams("durable_keys = \"a\"")));
-    assert_eq!(says(&["config", "check", &shared]), format!("{shared}: good\n"));
     for (text, begin, part) in [
         ("[cluster]\nurl = \"kafka://a\"".to_owned(), ":2: cluster.url: ", "scheme"),
         ("[cluster]\nnode_name = \"a\"".to_owned(), ":2: cluster.node_name: ", "needs cluster.url"),
         (of_streams("durable_topics = \"a\"") + cluster, ":5: cluster.url: ", "durable topics"),
+        (of_streams("durable_keys = \"a\"") + cluster, ":5: cluster.url: ", "streams.durable_keys"),
+        (
+            of_streams("[namespace.a]\ndurable_keys = true") + cluster,
+            ":6: cluster.url: ",
+            "namespace.*.durable_keys",
+        ),
         (
             of_streams("durable_topics = \"a\"\ncompact = \"*\""),
             ":4: streams.compact: ",
@@ -130,7 +134,8 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let fault = "namespace \"a\": its history is set by `history`, too";
     assert_eq!(message, format!("sinews: {fault}\n"));
     assert_eq!(fails(program().args(["serve", "--config", &file])), message);
-    let both = fails(program().args(["config", "check", &shared, &file]));
+    let other = directory.write("other.toml", "threads = 1");
+    let both = fails(program().args(["config", "check", &other, &file]));
     assert_eq!(both, format!("sinews: {file}: {fault}\n"), "one of several files is named");
     assert!(!std::path::Path::new(&streams).exists(), "nothing is created");
 }

@@ -113,12 +113,12 @@ const NOT_SHOWN: [(&str, &str); 7] = [
     ("sinews_stream_failed", "sinews_streams_failed counts them"),
 ];
 
-/// A server with every source of metrics but a broker that stores streams.
+/// A server with every source of metrics but a broker that stores streams, and durable keys, which no cluster has.
 fn full_server(directory: &Directory, broker: &FakeBroker) -> Running {
     let nobody = format!("http://{}/", unused_address());
     let file = format!(
         "[http]\nhttp2_clear_text = true\n[auth]\njwks_url = {nobody:?}\npublic_publish = [\">\"]\npublic_subscribe = [\">\"]\n\
-         [cluster]\nurl = {:?}\n[streams]\ndirectory = {:?}\ndurable_keys = [\"kept.>\"]\n[hooks]\nrpc = {nobody:?}\n\
+         [cluster]\nurl = {:?}\n[streams]\ndirectory = {:?}\n[hooks]\nrpc = {nobody:?}\n\
          [webhook.app]\nurl = {nobody:?}\nsecret = {:?}\n\
          [[pusher.app]]\nid = \"1\"\nkey = \"key\"\nsecret = \"hidden\"\n",
         broker.url(),
@@ -150,7 +150,8 @@ fn dashboard_and_alerts_name_metrics_of_the_server() {
     let handshake = "GET /echo HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 12";
     assert!(server.request(handshake, "").starts_with("HTTP/1.1 426 "));
-    let metrics = server.get("/metrics");
+    let keys = ["--streams", &directory.path("keys"), "--streams-durable-keys", "kept.>"];
+    let metrics = server.get("/metrics") + &Running::serve(&keys).get("/metrics");
     let own = names(&metrics);
     let mut known = own.clone();
     // A broker that stores streams adds these.

@@ -293,12 +293,6 @@ pub(crate) fn status(answer: &str) -> u16 {
     answer["HTTP/1.1 ".len()..][..3].parse().unwrap()
 }
 
-/// The status and the content of an answer, as JSON if it is JSON.
-pub(crate) fn parsed(answer: &str) -> (u16, Value) {
-    let (status, content) = parts(answer);
-    (status, serde_json::from_str(content).unwrap_or_else(|_| Value::from(content)))
-}
-
 /// The content of an answer in JSON.
 pub(crate) fn body(answer: &str) -> Value {
     serde_json::from_str(parts(answer).1).unwrap_or_else(|_| panic!("{answer}"))

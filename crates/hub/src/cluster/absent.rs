@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use sinews_server::KeyReplication;
 
 pub(crate) use self::AbsentCluster as Cluster;
 use self::command::{NodeCommand, NodeResults};
@@ -16,7 +15,6 @@ use self::node::ClusterNode;
 use crate::connections::ConnectionCounts;
 use crate::error::HubError;
 use crate::model::nodes::OtherNodes;
-use crate::topics::shared_keys::{ReplicaStore, SharedKeys};
 use crate::topics::subscribed::TopicObserver;
 
 /// A cluster node.
@@ -38,18 +36,6 @@ impl AbsentCluster {
 
     pub(crate) fn other_nodes(self: &Arc<Self>) -> Arc<dyn OtherNodes> {
         match **self {}
-    }
-
-    pub(crate) fn key_replication(&self) -> Arc<dyn KeyReplication> {
-        match *self {}
-    }
-
-    pub(crate) fn shared_keys(&self) -> Arc<dyn SharedKeys> {
-        match *self {}
-    }
-
-    pub(crate) fn set_key_store(&self, _store: Arc<dyn ReplicaStore>) {
-        match *self {}
     }
 
     pub(crate) fn collector(&self) -> Box<dyn Collector> {

@@ -46,8 +46,8 @@ pub(super) struct BrokerConnection {
     /// Bytes from `written` on are not sent yet.
     output: Vec<u8>,
     written: usize,
-    /// Bytes in earlier output: those that the kernel has, and those that were written.
-    offsets: OutputOffsets,
+    /// Bytes that were sent since the start.
+    sent: u64,
     is_readable: bool,
     is_writable: bool,
     /// The broker has closed its direction: it is read to its end.
@@ -56,21 +56,10 @@ pub(super) struct BrokerConnection {
     pub(super) received: Instant,
     /// When the broker has last answered a command, and not only sent messages.
     pub(super) answered: Instant,
-    /// The begin and the end of the last long silence: perhaps this process was stopped.
-    silence: Option<(Instant, Instant)>,
     /// End of a ping answer that is not written yet, in the output since the start.
     pong_end: Option<u64>,
     /// The broker's last error: the reason if it closes the connection.
     rejected: Option<String>,
-}
-
-/// Byte counts since a connection's start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OutputOffsets {
-    /// Bytes that the kernel has: it sends them also if this process is killed.
-    pub(crate) sent: u64,
-    /// Bytes that were added to the output.
-    pub(crate) end: u64,
 }
 
 /// What happened on the connection.
@@ -123,26 +112,16 @@ impl BrokerConnection {
             parsed: 0,
             output: Vec::new(),
             written: 0,
-            offsets: OutputOffsets::default(),
+            sent: 0,
             is_readable: false,
             is_writable: false,
             is_ending: false,
             started: now,
             received: now,
             answered: now,
-            silence: None,
             pong_end: None,
             rejected: None,
         })
-    }
-
-    /// The time at which the broker was last heard for certain: bytes just after a silence may have waited for this
-    /// process.
-    pub(super) fn heard(&self, now: Instant) -> Instant {
-        match self.silence {
-            Some((begin, end)) if now.saturating_duration_since(end) <= SILENCE_MAX => begin,
-            _ => self.received,
-        }
     }
 
     /// The socket may be read or written again.
@@ -236,9 +215,6 @@ impl BrokerConnection {
                 None => format!("{}: the broker has closed the connection", self.host),
             }),
             Ok(count) => {
-                if now.saturating_duration_since(self.received) > SILENCE_MAX {
-                    self.silence = Some((self.heard(self.received), now));
-                }
                 self.received = now;
                 // A short read has emptied the socket; TLS may have more.
                 self.is_readable = count == CHUNK || self.is_ending || self.transport.has_tls();
@@ -297,7 +273,7 @@ impl BrokerConnection {
     fn answer_ping(&mut self) {
         if self.pong_end.is_none() {
             self.client.write_pong(&mut self.output);
-            self.pong_end = Some(self.offsets.end + self.unwritten() as u64);
+            self.pong_end = Some(self.sent + self.unwritten() as u64);
         }
     }
 
@@ -330,12 +306,6 @@ impl BrokerConnection {
         self.unwritten() == 0
     }
 
-    /// Returns the byte counts sent and added, with bytes that wait to be added.
-    pub(super) fn output_offsets(&self, waiting: usize) -> OutputOffsets {
-        let unsent = self.unwritten() + waiting;
-        OutputOffsets { sent: self.offsets.sent, end: self.offsets.end + unsent as u64 }
-    }
-
     /// Writes as much as the socket accepts.
     ///
     /// # Errors
@@ -346,14 +316,14 @@ impl BrokerConnection {
             match self.transport.write(self.output.get(self.written..).unwrap_or_default()) {
                 Ok(count) => {
                     self.written += count;
-                    self.offsets.end += count as u64;
+                    self.sent += count as u64;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
                 Err(error) => return Err(describe(&self.host, error)),
             }
         }
-        self.pong_end = self.pong_end.filter(|end| self.offsets.end < *end);
+        self.pong_end = self.pong_end.filter(|end| self.sent < *end);
         if self.is_written() {
             self.written = 0;
             self.output.clear();
@@ -369,9 +339,6 @@ impl BrokerConnection {
                 return Err(describe(&self.host, error));
             }
             _ => {}
-        }
-        if !self.transport.has_output() {
-            self.offsets.sent = self.offsets.end;
         }
         Ok(())
     }
@@ -401,44 +368,6 @@ mod tests {
             events.iter().for_each(|event| connection.wake(event));
         }
         (connection, listener.accept().unwrap().0)
-    }
-
-    #[test]
-    fn bytes_after_a_silence_may_be_older() {
-        let (mut connection, mut peer) = connected();
-        let begin = connection.received;
-        let mut heard = |seconds: u64| {
-            let now = begin + Duration::from_secs(seconds);
-            peer.write_all(b"PONG\r\n").unwrap();
-            // The bytes are on their way.
-            while !connection.receive(now).unwrap() {}
-            connection.heard(now + Duration::from_millis(1)) - begin
-        };
-        assert_eq!(heard(1), Duration::from_secs(1));
-        assert_eq!(heard(6), Duration::from_secs(6));
-        // This process was stopped for more than a minute, while bytes waited.
-        assert_eq!(heard(70), Duration::from_secs(6));
-        assert_eq!(heard(74), Duration::from_secs(6));
-        assert_eq!(heard(76), Duration::from_secs(76), "the broker has answered since");
-        assert_eq!((heard(90), heard(100)), (Duration::from_secs(76), Duration::from_secs(76)));
-    }
-
-    #[test]
-    fn offsets_of_sent_output_advance_while_more_is_added() {
-        let (mut connection, _peer) = connected();
-        connection.output.extend_from_slice(b"PING\r\n");
-        assert_eq!(connection.output_offsets(0), OutputOffsets { sent: 0, end: 6 });
-        connection.send().unwrap();
-        assert_eq!(connection.output_offsets(0), OutputOffsets { sent: 6, end: 6 });
-        // The socket accepts only a part.
-        connection.output.resize(64 << 20, b'x');
-        connection.send().unwrap();
-        let OutputOffsets { sent, end } = connection.output_offsets(0);
-        assert!(sent > 6 && sent < end && end == 6 + (64 << 20), "{sent} {end}");
-        connection.output.push(b'x');
-        assert_eq!(connection.output_offsets(0), OutputOffsets { sent, end: end + 1 });
-        assert_eq!(connection.output_offsets(7), OutputOffsets { sent, end: end + 8 });
-        assert!(!connection.is_flushed());
     }
 
     #[test]

@@ -14,7 +14,6 @@ use super::Cluster;
 use super::announcer::Announcer;
 use super::cached_events::MissedEvents;
 use super::connection::{ANSWER_MAX, BrokerConnection, LinkEvent, SILENCE_MAX};
-use super::keys::KeyReplicator;
 use super::members::RemotePresence;
 use super::node::LocalParts;
 use super::nodes::Heartbeat;
@@ -132,13 +131,10 @@ impl ClusterLink {
         let poll = Poll::new()?;
         cluster.outbox.set_waker(Waker::new(poll.registry(), WAKER)?);
         let now = Instant::now();
-        let mut keys = KeyReplicator::new(cluster.node.id, publisher.clone(), Arc::clone(&cluster.keys));
-        keys.set_predecessor(cluster.has_predecessor);
         let receiver = Receiver {
             cluster: Arc::clone(cluster),
             hub,
             local,
-            keys,
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
@@ -193,9 +189,6 @@ impl ClusterLink {
         let Receiver { cluster, requesters, publisher, .. } = &mut self.receiver;
         self.announcer.run(cluster, requesters, publisher, now);
         self.serve();
-        self.receiver.run_keys(Instant::now());
-        self.send();
-        self.finish_stored_writes();
     }
 
     /// Waits for work, and meanwhile delivers other nodes' publications: they need nothing else from the thread.
@@ -267,10 +260,6 @@ impl ClusterLink {
             next = next.min(self.announcer.next);
         }
         let is_flushed = self.connection.as_ref().is_some_and(BrokerConnection::is_flushed);
-        let due = self.receiver.keys.next_due(now).into_iter();
-        next = due
-            .chain((is_flushed && self.receiver.keys.has_output()).then_some(now))
-            .fold(next, Instant::min);
         let deadline = self.cluster().lock_requests().deadline();
         next = deadline.map_or(next, |deadline| next.min(deadline));
         if (self.announcer.sends_snapshot() || self.receiver.revocations.sends_list()) && is_flushed {
@@ -296,10 +285,9 @@ impl ClusterLink {
         self.report(now);
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
-            let keys = self.receiver.keys.heartbeat(now);
             let counts = self.receiver.hub.connections().counts();
             let revoked = self.receiver.local.revocations.digest();
-            let heartbeat = cluster.heartbeat(counts, self.announcer.announced, Some(keys));
+            let heartbeat = cluster.heartbeat(counts, self.announcer.announced);
             cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
             self.receiver.request_revocations(now);
             self.missed_events.send_again(&cluster, &self.receiver.hub, now);
@@ -348,7 +336,6 @@ impl ClusterLink {
             self.receiver.remote.remove(node, &self.receiver.publisher);
         }
         self.expire_at = cluster.lock_nodes().expires();
-        self.receiver.update_key_nodes(now);
     }
 
     /// Notifies clients about an outage and its end.
@@ -376,9 +363,8 @@ impl ClusterLink {
         match self.receive(now) {
             Ok(has_work) => {
                 let sends_list = self.announcer.sends_snapshot() || self.receiver.revocations.sends_list();
-                let waits = self.receiver.keys.has_output() || sends_list;
                 let is_idle = self.connection.as_ref().is_some_and(BrokerConnection::is_idle);
-                is_idle && !has_work && !waits && !self.is_delayed
+                is_idle && !has_work && !sends_list && !self.is_delayed
             }
             Err(reason) => {
                 self.disconnect(&reason, now);
@@ -423,7 +409,6 @@ impl ClusterLink {
                         let revocations = self.receiver.local.revocations.all();
                         self.receiver.cluster.connected(connection.max_payload(), now, revocations);
                         self.missed_events.connected(&self.receiver.cluster, &self.receiver.hub, now);
-                        self.receiver.keys.connected(now);
                         self.batch_at = batch_deadline(&self.receiver.cluster, now);
                         // The other nodes learn of this one at once.
                         self.beat_at = now;
@@ -457,26 +442,7 @@ impl ClusterLink {
         Ok(has_work)
     }
 
-    /// Sends output that this turn's last work has added.
-    fn send(&mut self) {
-        let Some(connection) = self.connection.as_mut().filter(|connection| connection.is_ready) else {
-            return;
-        };
-        if let Err(reason) = send_waiting(connection, &self.receiver.cluster.outbox) {
-            self.disconnect(&reason, Instant::now());
-        }
-    }
-
-    /// Acknowledges durable-key writes that are stored, and whose changes the kernel sends to the broker also if this
-    /// process is killed.
-    fn finish_stored_writes(&self) {
-        let waiting = self.cluster().outbox.waiting();
-        let output = self.connection.as_ref().map(|connection| connection.output_offsets(waiting));
-        self.receiver.keys.finish_stored(output.unwrap_or_default(), Instant::now());
-    }
-
     fn disconnect(&mut self, reason: &str, now: Instant) {
-        let heard = self.connection.as_ref().map_or(now, |connection| connection.heard(now));
         if let Some(socket) = self.connection.take().as_mut().and_then(BrokerConnection::socket) {
             // Closing it would do as well.
             let _ = self.poll.registry().deregister(socket);
@@ -484,7 +450,6 @@ impl ClusterLink {
         self.is_delayed = false;
         (self.ready_at, self.batch_at) = (None, None);
         self.cluster().disconnected(reason, now);
-        self.receiver.keys.disconnected(heard);
         let delay = RETRY_MIN.saturating_mul(1 << self.attempts.min(10)).min(RETRY_MAX);
         self.attempts = self.attempts.saturating_add(1);
         self.retry_at = now + delay.mul_f64(0.5 + random_share() / 2.0);
@@ -493,8 +458,6 @@ impl ClusterLink {
     /// Notifies the other nodes, which otherwise wait for heartbeats.
     fn leave(&mut self) {
         let cluster = Arc::clone(self.cluster());
-        // Its last changes, which the owner's successor continues.
-        self.receiver.keys.run(&*cluster, Instant::now());
         cluster.send_leave();
         let begin = Instant::now();
         let mut events = Events::with_capacity(8);

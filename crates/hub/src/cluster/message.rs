@@ -8,7 +8,6 @@
 //!   publications  topic (length 2 B) · publications: kind 1 B, length of the payload 4 B, excluded connection (process 4 B,
 //!                 number 8 B; present if the kind has bit 7), fields (length 2 B; present if the kind has bit 6), payload
 //!   field         id 1 B · value (length 2 B)
-//!   keys          keys/wire.rs
 //!   others        JSON, and members.rs
 //! ```
 //!
@@ -17,8 +16,7 @@
 //!
 //! A later version may add to a publication what this one does not know: a field, which is ignored, or with an id from
 //! 128 on a field without which the publication must not be delivered; and another content kind. This version skips
-//! such a publication, and delivers the message's other publications. In JSON, further fields are ignored; the messages
-//! about keys ignore bytes behind their end.
+//! such a publication, and delivers the message's other publications. In JSON, further fields are ignored.
 
 use std::fmt;
 
@@ -65,20 +63,6 @@ pub(super) enum MessageKind {
     Command = 6,
     /// A command's result.
     Result = 7,
-    /// Changes to keys that the node owns.
-    KeyChanges = 8,
-    /// The topics whose keys the node owns, in parts.
-    KeyCatalogue = 9,
-    /// The sender requests a catalogue, or a topic's keys.
-    KeyRequest = 10,
-    /// A topic's keys, in parts.
-    KeyState = 11,
-    /// A key write, for the owner.
-    KeyWrite = 12,
-    /// A key write's result.
-    KeyResult = 13,
-    /// The positions of durable keys that the node has, and that no node owns.
-    KeyPositions = 14,
 }
 
 impl MessageKind {
@@ -92,13 +76,6 @@ impl MessageKind {
             Self::PresenceRequest,
             Self::Command,
             Self::Result,
-            Self::KeyChanges,
-            Self::KeyCatalogue,
-            Self::KeyRequest,
-            Self::KeyState,
-            Self::KeyWrite,
-            Self::KeyResult,
-            Self::KeyPositions,
         ];
         kinds.into_iter().find(|kind| *kind as u8 == byte)
     }
@@ -344,7 +321,7 @@ mod tests {
         }
         // A later version may send other kinds of messages: their heads alone are read.
         let mut message = message();
-        message[1] = MessageKind::KeyPositions as u8 + 1;
+        message[1] = MessageKind::Result as u8 + 1;
         assert_eq!(NodeMessageHead::read(&message), None);
     }
 

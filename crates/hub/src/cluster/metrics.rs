@@ -9,7 +9,6 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::Cluster;
-use super::keys::KeyCounters;
 
 /// Metrics at one point in time.
 #[derive(Debug)]
@@ -22,52 +21,6 @@ pub(crate) struct ClusterMetrics {
     sent: u64,
     received: u64,
     dropped: [(&'static str, u64); 3],
-    keys: KeyMetrics,
-}
-
-/// Metrics about the keys that the nodes share.
-#[derive(Debug)]
-struct KeyMetrics {
-    owned: u64,
-    refused: u64,
-    counters: [(&'static str, &'static str, u64); 5],
-}
-
-impl KeyMetrics {
-    fn new(counters: &KeyCounters) -> Self {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Self {
-            owned: read(&counters.owned),
-            refused: read(&counters.refused),
-            counters: [
-                (
-                    "sinews_cluster_key_writes_forwarded",
-                    "Writes of keys that were passed to the node that owns their topic",
-                    read(&counters.forwarded),
-                ),
-                (
-                    "sinews_cluster_key_writes_unanswered",
-                    "Writes of keys that have ended with 503, since no owner has answered",
-                    read(&counters.unanswered),
-                ),
-                (
-                    "sinews_cluster_key_changes_received",
-                    "Changes of keys received from the nodes that own their topics",
-                    read(&counters.changes),
-                ),
-                (
-                    "sinews_cluster_key_loads",
-                    "Keys of a topic, or missed changes, that were requested from the owner",
-                    read(&counters.loads),
-                ),
-                (
-                    "sinews_cluster_key_claims",
-                    "Topics whose keys this node has claimed",
-                    read(&counters.claims),
-                ),
-            ],
-        }
-    }
 }
 
 impl ClusterMetrics {
@@ -87,7 +40,6 @@ impl ClusterMetrics {
                 ("queue_full", read(&counters.dropped_full)),
                 ("too_large", read(&counters.dropped_large)),
             ],
-            keys: KeyMetrics::new(&cluster.keys.counters),
         }
     }
 }
@@ -106,12 +58,6 @@ impl Collector for ClusterMetrics {
                 "Topics and patterns whose subscription the broker of the cluster rejects",
                 self.rejected_subscriptions,
             ),
-            ("sinews_cluster_keys_owned", "Topics whose keys this node owns", self.keys.owned),
-            (
-                "sinews_cluster_keys_refused",
-                "Topics of other nodes whose keys exceed the memory limit, or do not arrive",
-                self.keys.refused,
-            ),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(value);
@@ -127,7 +73,7 @@ impl Collector for ClusterMetrics {
             ("sinews_cluster_sent", "Publications passed to the broker for other nodes", self.sent),
             ("sinews_cluster_received", "Publications received from other nodes", self.received),
         ];
-        for (name, help, value) in counters.into_iter().chain(self.keys.counters) {
+        for (name, help, value) in counters {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
         }

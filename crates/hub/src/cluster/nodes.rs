@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::{KeyNodes, KeysHeartbeat};
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
 use crate::access::auth::revocations::RevocationDigest;
@@ -15,7 +14,7 @@ use crate::model::nodes::{ReportRole, ReportingNodes};
 /// heartbeat only.
 pub(super) const NODES_MAX: usize = 255;
 
-/// Time between two heartbeats after which a node may own keys: a single message is no node.
+/// Time between two heartbeats after which a node is established: a single message is no node.
 const PROBATION: Duration = Duration::from_millis(500);
 
 /// What a node reports once a second.
@@ -42,9 +41,6 @@ pub(crate) struct Heartbeat {
     /// Its part in reports about topics' state.
     #[serde(default)]
     pub(crate) reports: ReportRole,
-    /// Its keys, once it shares them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) keys: Option<KeysHeartbeat>,
     /// Digest of its revocations, unless they are too many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) revoked: Option<RevocationDigest>,
@@ -206,16 +202,6 @@ impl Nodes {
         process.unwrap_or(own)
     }
 
-    /// Returns the processes that share keys: if several have the same id, the last one that serves.
-    pub(super) fn key_nodes(&self, own: u128) -> KeyNodes {
-        let established = self.0.iter().filter(|(_, node)| node.is_established);
-        let sharing = established.filter(|(id, node)| {
-            id.id != own && node.heartbeat.as_ref().is_some_and(|heartbeat| heartbeat.keys.is_some())
-        });
-        // Ordered by their starts.
-        sharing.map(|(id, _)| (id.id, *id)).collect()
-    }
-
     /// The nodes with a heartbeat.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Heartbeat)> {
         self.0.iter().filter_map(|(id, node)| Some((*id, node.heartbeat.as_ref()?)))
@@ -257,7 +243,7 @@ mod tests {
     fn invented_nodes_take_no_place_of_others() {
         let (mut nodes, begin) = (Nodes::default(), Instant::now());
         let heartbeat: Heartbeat = serde_json::from_value(serde_json::json!({
-            "name": "", "version": "", "uptime": 0, "serving": true, "keys": { "number": 0, "connected": 0 },
+            "name": "", "version": "", "uptime": 0, "serving": true,
         }))
         .unwrap();
         let [early, late] = [1, 2].map(|id| NodeId { id, start: 1 });
@@ -269,15 +255,17 @@ mod tests {
             nodes.beat(invented, heartbeat.clone(), false, begin);
         }
         assert!(nodes.0.len() <= NODES_MAX && nodes.contains(early));
-        let shared: Vec<u128> = nodes.key_nodes(0).into_keys().collect();
-        assert_eq!(shared, [early.id], "the others have sent one heartbeat");
+        let established = |nodes: &Nodes| {
+            let nodes = nodes.0.iter().filter(|(_, node)| node.is_established);
+            nodes.map(|(id, _)| *id).collect::<Vec<_>>()
+        };
+        assert_eq!(established(&nodes), [early], "the others have sent one heartbeat");
         for number in 1..=2 {
             let now = begin + PROBATION * number;
             assert!(nodes.has_place(late) && nodes.receive(late, number.into(), now));
             nodes.beat(late, heartbeat.clone(), false, now);
         }
-        let shared: Vec<u128> = nodes.key_nodes(0).into_keys().collect();
-        assert_eq!(shared, [early.id, late.id]);
+        assert_eq!(established(&nodes), [early, late]);
     }
 
     #[test]
@@ -294,7 +282,6 @@ mod tests {
             presence: 0,
             serving: true,
             reports: ReportRole::None,
-            keys: None,
             revoked: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));

@@ -143,10 +143,6 @@ impl Outbox {
         let _ = self.waker.set(waker);
     }
 
-    pub(super) fn node(&self) -> NodeId {
-        self.node
-    }
-
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
@@ -687,9 +683,9 @@ mod tests {
     fn message_that_the_broker_would_reject_is_not_sent() {
         let outbox = outbox();
         outbox.open(10_000);
-        outbox.send("p.all", MessageKind::KeyChanges, &vec![0; outbox.max_payload()]);
+        outbox.send("p.all", MessageKind::PresenceChanges, &vec![0; outbox.max_payload()]);
         assert!(taken(&outbox).starts_with(b"PUB p.all 10000\r\n"));
-        outbox.send("p.all", MessageKind::KeyChanges, &vec![0; outbox.max_payload() + 1]);
+        outbox.send("p.all", MessageKind::PresenceChanges, &vec![0; outbox.max_payload() + 1]);
         assert!(taken(&outbox).is_empty());
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
     }

@@ -12,7 +12,6 @@ use super::Cluster;
 use super::cached_events::{PendingEvents, exchange_events};
 use super::command::NodeCommand;
 use super::commands::{CommandMessage, CommandTarget, Execution, ResultMessage};
-use super::keys::{KeyReplicator, KeysHeartbeat};
 use super::members::RemotePresence;
 use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read_publications};
 use super::node::LocalParts;
@@ -32,7 +31,6 @@ pub(super) struct Receiver {
     pub(super) local: LocalParts,
     pub(super) publisher: Publisher,
     pub(super) remote: RemotePresence,
-    pub(super) keys: KeyReplicator,
     /// Nodes that need this node's whole presence.
     pub(super) requesters: Vec<NodeId>,
     pub(super) revocations: RevocationExchange,
@@ -86,16 +84,13 @@ impl Receiver {
                 if !is_replaced && self.remote.compare(head.node, heartbeat.presence, now) {
                     self.request_presence(head.node);
                 }
-                let keys = heartbeat.keys.filter(|_| !is_replaced);
                 let revoked = heartbeat.revoked;
                 self.cluster.note_heartbeat(head.node, heartbeat, now);
                 self.compare_revocations(head.node, revoked, now);
-                self.note_keys(head.node, keys, now);
             }
             MessageKind::Leave => {
                 self.cluster.left(head.node);
                 self.remote.remove(head.node, &self.publisher);
-                self.update_key_nodes(now);
             }
             MessageKind::PresenceChanges | MessageKind::PresenceSnapshot if is_replaced => {}
             MessageKind::PresenceChanges => {
@@ -116,16 +111,6 @@ impl Receiver {
                 let Ok(ResultMessage { id, result }) = serde_json::from_slice(body) else { return };
                 self.cluster.lock_requests().complete(id, head.node, result);
             }
-            // A predecessor process does not own keys any more.
-            MessageKind::KeyChanges
-            | MessageKind::KeyCatalogue
-            | MessageKind::KeyRequest
-            | MessageKind::KeyState
-            | MessageKind::KeyWrite
-            | MessageKind::KeyResult
-            | MessageKind::KeyPositions
-                if is_replaced => {}
-            kind => self.keys.receive(head.node, kind, body, &*self.cluster, now),
         }
     }
 
@@ -191,25 +176,6 @@ impl Receiver {
     pub(super) fn request_presence(&self, node: NodeId) {
         let outbox = &self.cluster.outbox;
         outbox.send(&outbox.subjects.node(node), MessageKind::PresenceRequest, &[]);
-    }
-
-    pub(super) fn note_keys(&mut self, node: NodeId, keys: Option<KeysHeartbeat>, now: Instant) {
-        self.update_key_nodes(now);
-        if let Some(heartbeat) = keys {
-            self.keys.beat(node, &heartbeat, &*self.cluster, now);
-        }
-    }
-
-    pub(super) fn update_key_nodes(&mut self, now: Instant) {
-        let nodes = self.cluster.lock_nodes().key_nodes(self.cluster.node.id);
-        self.keys.set_nodes(nodes, now);
-    }
-
-    pub(super) fn run_keys(&mut self, now: Instant) {
-        if self.cluster.is_serving.load(Ordering::Acquire) {
-            self.keys.serve(now);
-        }
-        self.keys.run(&*self.cluster, now);
     }
 
     fn receive_publication(&mut self, head: &NodeMessageHead, body: &[u8]) {

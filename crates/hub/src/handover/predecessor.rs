@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use sinews_server::{
-    KeySnapshot, KeyedSnapshot, Listeners, Member, Position, Prepared, PresenceSnapshot, Publisher,
-    RetainedMessage, TopicSnapshot,
+    KeySnapshot, KeyedSnapshot, Listeners, Member, Prepared, PresenceSnapshot, Publisher, RetainedMessage,
+    TopicSnapshot,
 };
 
 use super::VARIABLE;
@@ -19,7 +19,6 @@ use crate::access::auth::{Revocation, Revocations};
 use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::topics::HubTopics;
-use crate::topics::shared_keys::Claim;
 use crate::wire::{
     FrameReceiver, HandoverDelivered, HandoverFrame, HandoverHead, VERSION, frame_queue, receive_descriptor,
 };
@@ -165,17 +164,14 @@ fn restore(
                 let members = members.collect::<io::Result<_>>()?;
                 presence.push(PresenceSnapshot { topic, members, anonymous });
             }
-            HandoverHead::Keyed { topic, position, forgotten, keys, owner } => {
+            HandoverHead::Keyed { topic, position, forgotten, keys } => {
                 let keys = (0..keys).map(|_| read_key(input)).collect::<io::Result<_>>()?;
-                if let (Some(owner), Some(shared)) = (owner, hub.shared_keys())
-                    && let Ok(node) = u128::from_str_radix(&owner.node, 16)
-                {
-                    let epoch = Position::from(position).epoch;
-                    shared.inherit(topic.clone(), Claim { term: owner.term, epoch, owner: node });
-                }
                 let keyed =
                     KeyedSnapshot { topic, position: position.into(), forgotten, keys, recent: Vec::new() };
-                restore_keyed(keyed, publisher);
+                // A predecessor without a topic store may have had keys.
+                if hub.shared_keys().is_none() {
+                    restore_keyed(keyed, publisher);
+                }
             }
             HandoverHead::Revocations => revoke(&epochs, hub, revocations)?,
             HandoverHead::End { delivered } if epochs.is_empty() || publisher.restore_epochs(&epochs) => {
@@ -288,5 +284,47 @@ fn handle_frames(
     match end {
         None => tracing::info!("handover completed"),
         Some(why) => tracing::error!("the predecessor process exited before its last frame: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sinews_server::{Position, Router, Server};
+
+    use super::*;
+    use crate::topics::shared_keys::KeysWithoutStore;
+    use crate::wire::HandoverPosition;
+
+    #[test]
+    fn keys_are_restored_unless_the_nodes_of_a_cluster_share_them() {
+        for is_shared in [false, true] {
+            let server =
+                Server::new(Router::new()).threads(1).listen(([127, 0, 0, 1], 0).into()).bind().unwrap();
+            let publisher = server.publisher();
+            let hub = HubTopics::default();
+            if is_shared {
+                hub.set_shared_keys(Arc::new(KeysWithoutStore));
+            }
+            let (mut predecessor, link) = UnixStream::pair().unwrap();
+            let position = HandoverPosition::from(Position { epoch: 7, sequence: 3 });
+            let key = HandoverHead::Key {
+                key: "k".to_owned(),
+                version: 3,
+                is_set: true,
+                ttl_ms: None,
+                client: None,
+            };
+            for head in [
+                HandoverHead::Keyed { topic: "t".to_owned(), position, forgotten: 0, keys: 1 },
+                key,
+                HandoverHead::End { delivered: None },
+            ] {
+                HandoverFrame::new(head).write(&mut predecessor).unwrap();
+            }
+            restore(&mut BufReader::new(link), &hub, &Revocations::default(), &publisher).unwrap();
+            let restored: Vec<String> =
+                publisher.keyed_topics().into_iter().map(|keyed| keyed.topic).collect();
+            assert_eq!(restored, if is_shared { &[][..] } else { &["t"] });
+        }
     }
 }

@@ -33,6 +33,7 @@ use crate::streams::directory;
 use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
 use crate::topics::encodings::Encodings;
+use crate::topics::shared_keys::KeysWithoutStore;
 use crate::topics::stored::StoredTopics;
 
 /// A [`Hub`]'s options.
@@ -264,12 +265,11 @@ impl HubBuilder {
                 return Err(BuildError::KeysAtBroker);
             }
             check_compaction(config.namespaces(), streams).map_err(BuildError::Compaction)?;
-            if self.topic_store.is_some() && !streams.durable_keys.is_empty() {
-                return Err(BuildError::KeysInStore);
-            }
             if self.cluster.is_some() {
                 streams.check_shared().map_err(|why| BuildError::Cluster(HubError::setting(why)))?;
-                streams.shares_keys = true;
+            }
+            if self.topic_store.is_some() && !streams.durable_keys.is_empty() {
+                return Err(BuildError::KeysInStore);
             }
         }
         Ok((config, encodings, rules))
@@ -299,7 +299,7 @@ impl HubBuilder {
             let node = Arc::new(node);
             topics.set_other_nodes(node.other_nodes());
             if stored.is_none() {
-                topics.set_shared_keys(node.shared_keys());
+                topics.set_shared_keys(Arc::new(KeysWithoutStore));
             }
             cluster = Some(node);
         }

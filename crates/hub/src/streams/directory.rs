@@ -11,7 +11,6 @@ use sinews_stream::{OpenError, Streams, StreamsConfig};
 use super::options::{BrokerIdentity, StreamOptions};
 use super::service::{StreamPatterns, StreamService};
 use super::temporary::TemporaryDirectory;
-use crate::access::namespaces::order::PatternSet;
 use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 
@@ -74,13 +73,9 @@ fn open_one(
         }
     };
     let (topics, keyed_topics) = (options.durable(), options.keyed());
-    let (keyed_topics, shared_keys) = match options.shares_keys {
-        true => (PatternSet::default(), keyed_topics),
-        false => (keyed_topics, PatternSet::default()),
-    };
     let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
-    let patterns = StreamPatterns { topics, keyed_topics, shared_keys, compacted };
+    let patterns = StreamPatterns { topics, keyed_topics, compacted };
     let store = StreamService::new(config, patterns, max_message, broker, rules, background.clone());
     match directory.open(max_streams) {
         Ok(streams) => store.install(streams),

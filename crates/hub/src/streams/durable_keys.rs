@@ -7,7 +7,7 @@
 //!
 //! A key's version is its record's offset plus 1. At the start, the keys are read from the stream.
 
-pub(super) mod load;
+mod load;
 mod record;
 
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{KeyError, KeyLog, KeyLogError, LoggedChange, Publisher, TopicName};
 use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamConfig, Streams};
 
-pub(super) use self::record::{encode, time_left};
+use self::record::encode;
 use super::durable_topics::single_partition;
 use super::store::StoreFuture;
 use crate::access::namespaces::order::PatternSet;

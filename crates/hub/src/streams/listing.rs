@@ -4,7 +4,6 @@ use std::ops::Bound;
 
 use super::durable_keys::STREAM_PREFIX;
 use super::json::{ListedStream, listed};
-use super::key_replicas::REPLICAS_NAME;
 use super::service::StreamService;
 use crate::access::auth::{Action, Rights};
 use crate::model::json_list::{JsonList, page_end};
@@ -38,7 +37,7 @@ impl StreamService {
                 next = examined.checked_sub(1).map(|last| names[last].to_string());
                 break;
             }
-            if !is_of_keys(name) && is_readable(rights, name) && is_listed(name)
+            if !name.starts_with(STREAM_PREFIX) && is_readable(rights, name) && is_listed(name)
                 // It may have been deleted since.
                 && let Some(info) = streams.describe(name)
             {
@@ -63,11 +62,6 @@ impl StreamsPage {
     pub(crate) fn into_json(self) -> JsonList<ListedStream> {
         JsonList::new("{\"streams\":[".to_owned(), self.streams, page_end("]", self.next.as_deref()))
     }
-}
-
-/// Returns whether the stream has a topic's durable keys.
-fn is_of_keys(name: &str) -> bool {
-    [STREAM_PREFIX, REPLICAS_NAME].iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn is_readable(rights: &Rights, name: &str) -> bool {

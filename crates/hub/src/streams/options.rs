@@ -21,8 +21,6 @@ pub struct StreamOptions {
     pub(crate) durable_keys: Vec<String>,
     /// Patterns of topics whose keys are in memory, although a less specific pattern makes them durable.
     pub(crate) keyed_exceptions: Vec<String>,
-    /// A cluster's nodes share the durable keys.
-    pub(crate) shares_keys: bool,
     pub(crate) compacted: Vec<String>,
     pub(crate) config: StreamConfig,
     pub(crate) max_streams: usize,
@@ -64,6 +62,10 @@ const KEYS_DIRECTORY: &str = "keys";
 const LOCAL_TOPICS: &str = "the nodes do not share durable topics in a directory: store the streams at a broker \
                             (streams.store)";
 
+/// Why a cluster rejects durable keys on one node's disk.
+const LOCAL_KEYS: &str = "the nodes do not share durable keys in a directory (streams.durable_keys, \
+                          namespace.*.durable_keys): store the keys in a topic store (cluster.store)";
+
 impl StreamOptions {
     /// Checks that this machine does not store what a cluster's nodes share.
     ///
@@ -72,6 +74,9 @@ impl StreamOptions {
     pub(crate) fn check_shared(&self) -> Result<(), &'static str> {
         if self.broker.is_none() && !self.topics.is_empty() {
             return Err(LOCAL_TOPICS);
+        }
+        if !self.durable_keys.is_empty() {
+            return Err(LOCAL_KEYS);
         }
         Ok(())
     }
@@ -86,7 +91,6 @@ impl StreamOptions {
             exceptions: Vec::new(),
             durable_keys: Vec::new(),
             keyed_exceptions: Vec::new(),
-            shares_keys: false,
             compacted: Vec::new(),
             config: StreamConfig::default(),
             max_streams: STREAMS_MAX,
@@ -109,7 +113,6 @@ impl StreamOptions {
             exceptions: Vec::new(),
             durable_keys: Vec::new(),
             keyed_exceptions: Vec::new(),
-            shares_keys: false,
             compacted: Vec::new(),
             config: StreamConfig::default().with_fsync(Fsync::Never).with_retain_bytes(Some(COPY_BYTES)),
             max_streams: STREAMS_MAX,
@@ -189,7 +192,6 @@ impl StreamOptions {
         Some(Self {
             durable_keys: std::mem::take(&mut self.durable_keys),
             keyed_exceptions: std::mem::take(&mut self.keyed_exceptions),
-            shares_keys: self.shares_keys,
             // No broker has the keys.
             config: self.config.clone().with_fsync(Fsync::Batch),
             max_streams: self.max_streams,

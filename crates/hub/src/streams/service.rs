@@ -20,7 +20,6 @@ use super::durable_topics::{self, DurableTopics, TopicRelay};
 use super::errors::{not_open, unusable};
 use super::event_records::event_key;
 use super::groups::ActiveGroups;
-use super::key_replicas::KeyReplicas;
 use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
@@ -38,7 +37,6 @@ use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, MessageContent};
 use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};
 use crate::topics::keys::key_problem;
-use crate::topics::shared_keys::ReplicaStore as _;
 
 /// This server's streams.
 pub(crate) struct StreamService {
@@ -52,8 +50,6 @@ pub(crate) struct StreamService {
     pub(super) rules: CreationRules,
     pub(super) topics: Arc<DurableTopics>,
     pub(super) keys: Arc<DurableKeys>,
-    /// The durable keys that a cluster's nodes share.
-    replicas: Arc<KeyReplicas>,
     /// Durable-key writes that could not be stored.
     rejected_writes: Arc<RejectedWrites>,
     pub(super) background: Background,
@@ -73,8 +69,6 @@ pub(crate) struct StreamPatterns {
     pub(crate) topics: PatternSet,
     /// Topics with durable keys.
     pub(crate) keyed_topics: PatternSet,
-    /// Topics whose keys a cluster's nodes share.
-    pub(crate) shared_keys: PatternSet,
     /// Compacted streams.
     pub(crate) compacted: Vec<String>,
 }
@@ -89,12 +83,11 @@ impl StreamService {
         rules: CreationRules,
         background: Background,
     ) -> Arc<Self> {
-        let StreamPatterns { topics, keyed_topics, shared_keys, compacted } = patterns;
+        let StreamPatterns { topics, keyed_topics, compacted } = patterns;
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
         let topics = Arc::new(DurableTopics::new(topics));
         let rejected = Arc::<RejectedWrites>::default();
         let keys = Arc::new(DurableKeys::new(keyed_topics, &config, Arc::clone(&rejected)));
-        let replicas = Arc::new(KeyReplicas::new(shared_keys, &config, Arc::clone(&rejected)));
         let store: Box<dyn StreamStore> = match broker {
             Some(broker) => Box::new(BrokerStore::new(broker, config, Arc::clone(&topics))),
             None => Box::new(LocalStore::new(config, compacted, Arc::clone(&topics))),
@@ -108,7 +101,6 @@ impl StreamService {
             rules,
             topics,
             keys,
-            replicas,
             rejected_writes: rejected,
             background,
             store,
@@ -152,16 +144,10 @@ impl StreamService {
         &self.keys
     }
 
-    /// Returns the durable keys that a cluster's nodes share.
-    pub(crate) fn key_replicas(&self) -> &Arc<KeyReplicas> {
-        &self.replicas
-    }
-
     /// Reads the durable keys of all topics, if the streams are open and the server exists. Waits for the disk.
     pub(crate) fn load_keys(&self) {
         if let Some(streams) = self.streams.get() {
             self.keys.load(streams);
-            self.replicas.load(streams);
         }
     }
 
@@ -195,18 +181,6 @@ impl StreamService {
         Some(open.shared())
     }
 
-    /// Counts the stream of a topic's keys that a cluster's nodes share, if this creator's write is the first one.
-    ///
-    /// # Errors
-    /// The creator has reached a stream limit.
-    pub(crate) fn reserve_replica(&self, topic: &str, creator: &Creator) -> Result<(), Problem> {
-        if !self.replicas.stores(topic) || self.replicas.has_keys(topic) {
-            return Ok(());
-        }
-        let name = KeyReplicas::stream_name(topic);
-        if self.quota.has(&name) { Ok(()) } else { self.reserve_keys(&name, creator) }
-    }
-
     /// Counts a key stream among its creator's streams.
     fn reserve_keys(&self, name: &str, creator: &Creator) -> Result<(), Problem> {
         self.quota.reserve(creator, name).inspect_err(|_| self.rejected_writes.count(FaultCause::Limit))
@@ -214,10 +188,9 @@ impl StreamService {
 
     /// Returns storage metrics for durable keys; `None` if no keys are durable.
     pub(crate) fn key_storage_metrics(&self) -> Option<KeyStorageMetrics> {
-        let is_enabled = self.keys.is_enabled() || self.replicas.is_enabled();
-        let mut topics = self.replicas.faults();
-        topics[FaultCause::Unreadable as usize] += self.keys.unreadable_count();
-        is_enabled.then(|| KeyStorageMetrics { topics, rejected: self.rejected_writes.counts() })
+        let unreadable = self.keys.unreadable_count();
+        let rejected = self.rejected_writes.counts();
+        self.keys.is_enabled().then_some(KeyStorageMetrics { unreadable, rejected })
     }
 
     /// Creates a topic's key stream.
@@ -368,7 +341,6 @@ impl StreamService {
         self.store.close();
         self.topics.wake_all();
         self.topics.discovery.close();
-        self.replicas.finish();
         if let Some(streams) = self.streams.get() {
             streams.close();
         }

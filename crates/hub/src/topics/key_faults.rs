@@ -9,11 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use sinews_stream::record::RecordError;
-use sinews_stream::{AppendError, CreateError, StreamError};
-
-use crate::model::brief::brief;
-use crate::model::problem::{Problem, code, problem};
+use sinews_stream::{AppendError, StreamError};
 
 /// Why a node does not store durable keys: a metrics label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,32 +20,22 @@ pub(crate) enum FaultCause {
     Limit,
     /// Too many writes wait for the disk.
     QueueFull,
-    /// The disk, or a cluster's broker, has not answered in time.
-    TimedOut,
     /// The stream cannot be read.
     Unreadable,
     /// Another disk error.
     Failed,
 }
 
-const CAUSES: [(FaultCause, &str); 6] = [
+const CAUSES: [(FaultCause, &str); 5] = [
     (FaultCause::NoSpace, "no_space"),
     (FaultCause::Limit, "limit"),
     (FaultCause::QueueFull, "queue_full"),
-    (FaultCause::TimedOut, "timed_out"),
     (FaultCause::Unreadable, "unreadable"),
     (FaultCause::Failed, "failed"),
 ];
 
 /// A number for each cause.
 pub(crate) type FaultCounts = [u64; CAUSES.len()];
-
-/// Why keys could not be stored or read.
-#[derive(Debug)]
-pub(crate) struct StorageError {
-    pub(crate) cause: FaultCause,
-    pub(crate) text: String,
-}
 
 /// Writes that were rejected since this node could not store them.
 #[derive(Default)]
@@ -58,8 +44,8 @@ pub(crate) struct RejectedWrites([AtomicU64; CAUSES.len()]);
 /// Metrics at one point in time.
 #[derive(Debug)]
 pub(crate) struct KeyStorageMetrics {
-    /// Topics that this node cannot store now.
-    pub(crate) topics: FaultCounts,
+    /// Topics whose keys cannot be read.
+    pub(crate) unreadable: u64,
     pub(crate) rejected: FaultCounts,
 }
 
@@ -100,64 +86,14 @@ impl RejectedWrites {
     }
 }
 
-impl From<AppendError> for StorageError {
-    fn from(error: AppendError) -> Self {
-        Self { cause: FaultCause::from_append(&error), text: error.to_string() }
-    }
-}
-
-impl From<StreamError> for StorageError {
-    fn from(error: StreamError) -> Self {
-        Self { cause: FaultCause::from_stream(&error), text: error.to_string() }
-    }
-}
-
-impl From<CreateError> for StorageError {
-    fn from(error: CreateError) -> Self {
-        let cause = match &error {
-            CreateError::TooMany | CreateError::Name => FaultCause::Limit,
-            CreateError::Damaged(_) | CreateError::Partitions { .. } => FaultCause::Unreadable,
-            CreateError::Io(error) => FaultCause::from_io(error),
-            _ => FaultCause::Failed,
-        };
-        Self { cause, text: error.to_string() }
-    }
-}
-
-impl From<RecordError> for StorageError {
-    fn from(error: RecordError) -> Self {
-        Self { cause: FaultCause::Limit, text: error.to_string() }
-    }
-}
-
-impl StorageError {
-    pub(crate) fn problem(&self, topic: &str) -> Problem {
-        problem(code::STORE, format!("the keys of {} cannot be stored: {}", brief(topic), self.text))
-    }
-}
-
-impl From<Problem> for StorageError {
-    fn from(problem: Problem) -> Self {
-        let cause = if problem.code == code::TOO_MANY { FaultCause::Limit } else { FaultCause::Unreadable };
-        Self { cause, text: problem.text }
-    }
-}
-
-impl From<&str> for StorageError {
-    fn from(text: &str) -> Self {
-        Self { cause: FaultCause::Failed, text: text.to_owned() }
-    }
-}
-
 impl Collector for KeyStorageMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Topics whose durable keys this node cannot store or read now, by cause";
+        let help = "Topics whose durable keys this server cannot read, by cause";
         let mut topics =
             out.encode_descriptor("sinews_durable_keys_unstored", help, None, MetricType::Gauge)?;
-        for ((_, label), count) in CAUSES.iter().zip(self.topics) {
-            ConstGauge::new(count).encode(topics.encode_family(&[("cause", *label)])?)?;
-        }
-        let help = "Writes of durable keys that were rejected since this node could not store them, by cause";
+        ConstGauge::new(self.unreadable).encode(topics.encode_family(&[("cause", "unreadable")])?)?;
+        let help =
+            "Writes of durable keys that were rejected since this server could not store them, by cause";
         let name = "sinews_durable_key_writes_rejected";
         let mut rejected = out.encode_descriptor(name, help, None, MetricType::Counter)?;
         for ((_, label), count) in CAUSES.iter().zip(self.rejected) {
@@ -178,19 +114,17 @@ mod tests {
             assert_eq!(*cause as usize, at);
             (0..=at).for_each(|_| rejected.count(*cause));
         }
-        assert_eq!(rejected.counts(), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(rejected.counts(), [1, 2, 3, 4, 5]);
     }
 
     #[test]
     fn full_disks_are_told_from_limits_and_damage() {
-        let full = || io::Error::from(io::ErrorKind::StorageFull);
-        let cause = |error: StorageError| error.cause;
-        assert_eq!(cause(AppendError::NoSpace.into()), FaultCause::NoSpace);
-        assert_eq!(cause(CreateError::Io(full()).into()), FaultCause::NoSpace);
-        assert_eq!(cause(StreamError::from(full()).into()), FaultCause::NoSpace);
-        assert_eq!(cause(CreateError::TooMany.into()), FaultCause::Limit);
-        assert_eq!(cause(AppendError::Busy.into()), FaultCause::QueueFull);
-        assert_eq!(cause(StreamError::Damaged("x".into()).into()), FaultCause::Unreadable);
-        assert_eq!(cause(AppendError::Closed.into()), FaultCause::Failed);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(FaultCause::from_append(&AppendError::NoSpace), FaultCause::NoSpace);
+        assert_eq!(FaultCause::from_stream(&full.into()), FaultCause::NoSpace);
+        assert_eq!(FaultCause::from_stream(&StreamError::TooMany { max: 1 }), FaultCause::Limit);
+        assert_eq!(FaultCause::from_append(&AppendError::Busy), FaultCause::QueueFull);
+        assert_eq!(FaultCause::from_stream(&StreamError::Damaged("x".into())), FaultCause::Unreadable);
+        assert_eq!(FaultCause::from_append(&AppendError::Closed), FaultCause::Failed);
     }
 }

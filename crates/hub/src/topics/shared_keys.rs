@@ -2,24 +2,12 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::sync::Arc;
 
-use sinews_server::{KeyError, KeyWrite, KeyWritten, Position};
+use sinews_server::{KeyWrite, KeyWritten};
 
-use crate::model::problem::Problem;
-use crate::topics::key_faults::FaultCause;
+use crate::model::problem::{Problem, code, problem};
 
-/// A node owns the keys of a topic in an epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
-    /// Number of owners so far.
-    pub(crate) term: u32,
-    pub(crate) epoch: u64,
-    /// The node's id: a successor process has its predecessor's id.
-    pub(crate) owner: u128,
-}
-
-/// A write's result, or when another node or the log has it.
+/// A write's result, or when the store or the log has it.
 pub(crate) enum KeyWriteOutcome {
     Done(Result<KeyWritten, Problem>),
     Later(PendingKeyWrite),
@@ -33,66 +21,40 @@ pub(crate) type LoadingKeys = Pin<Box<dyn Future<Output = Result<(), Problem>> +
 
 /// Keys that all nodes of a cluster share.
 pub(crate) trait SharedKeys: Debug + Send + Sync {
-    /// Writes a key: with this function if this node owns the topic, otherwise at its owner. One caller's writes to a
-    /// topic keep their order.
-    fn write(
-        &self,
-        topic: &str,
-        write: KeyWrite,
-        write_here: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
-    ) -> KeyWriteOutcome;
+    /// Writes a key. One caller's writes to a topic keep their order.
+    fn write(&self, topic: &str, write: KeyWrite) -> KeyWriteOutcome;
 
-    /// Whether a topic's keys can be read at this node.
+    /// Whether a topic's keys can be used at this node.
     ///
     /// # Errors
-    /// They are not loaded from the other nodes yet, or do not fit into the memory limit.
+    /// They do not fit into the memory limit, or the nodes share none.
     fn check_ready(&self, topic: &str) -> Result<(), Problem>;
 
     /// Completes when this node knows a topic's keys, or cannot; `None` if there is nothing to wait for.
     fn loading(&self, topic: &str) -> Option<LoadingKeys>;
-
-    /// Takes over a topic's owner that a predecessor process knew.
-    fn inherit(&self, topic: String, claim: Claim);
-
-    /// A topic's owner, for a successor process.
-    fn claim(&self, topic: &str) -> Option<Claim>;
-
-    /// More changes are stored ([`ReplicaStore`]), or cannot be.
-    fn wake(&self);
 }
 
-/// Stores this node's replicas of the durable keys that all nodes share.
-pub(crate) trait ReplicaStore: Send + Sync {
-    /// Whether a topic's keys are durable.
-    fn stores(&self, topic: &str) -> bool;
+/// The keys of a cluster without a topic store: there are none.
+#[derive(Debug)]
+pub(crate) struct KeysWithoutStore;
 
-    /// The topics that were read from the disk since the last call, with the claims that their keys belong to.
-    fn take_restored(&self) -> Vec<(String, Claim)>;
+impl KeysWithoutStore {
+    /// As for a namespace without keys: a retry does not help.
+    fn problem() -> Problem {
+        problem(code::TOPIC, "keys in a cluster need a topic store (cluster.store)")
+    }
+}
 
-    /// A topic's keys, or their owner, have changed.
-    fn changed(&self, topic: &Arc<str>);
+impl SharedKeys for KeysWithoutStore {
+    fn write(&self, _: &str, _: KeyWrite) -> KeyWriteOutcome {
+        KeyWriteOutcome::Done(Err(Self::problem()))
+    }
 
-    /// Whether a topic's keys are stored at this position of an epoch, or a later one.
-    fn is_stored(&self, topic: &str, position: Position) -> bool;
+    fn check_ready(&self, _: &str) -> Result<(), Problem> {
+        Err(Self::problem())
+    }
 
-    /// This node's directory id, once it is open.
-    fn node(&self) -> Option<u64>;
-
-    /// The ids of the nodes that this node has last seen, its own included.
-    fn members(&self) -> Vec<u64>;
-
-    /// Stores the ids of the nodes that this node sees.
-    fn set_members(&self, members: Vec<u64>);
-
-    /// Why a topic's keys are not stored now.
-    fn fault(&self, topic: &str) -> Option<Problem>;
-
-    /// Why a topic's keys are not stored now, for a write that is rejected: it counts.
-    fn reject_write(&self, topic: &str) -> Option<Problem>;
-
-    /// Counts a write that is rejected for another storage reason.
-    fn count_rejected(&self, cause: FaultCause);
-
-    /// Whether a topic's stream cannot be read: its keys are never stored.
-    fn is_unreadable(&self, topic: &str) -> bool;
+    fn loading(&self, _: &str) -> Option<LoadingKeys> {
+        None
+    }
 }

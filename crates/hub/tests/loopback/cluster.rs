@@ -622,8 +622,8 @@ fn api_lists_and_disconnects_on_all_nodes() {
         let _first = nodes[0].subscriber("a.1");
         let _second = [nodes[1].subscriber("a.1"), nodes[1].subscriber("a.2")];
         let topics = nodes[0].api("GET /api/v1/topics?filter=a.*", &Value::Null);
-        let listed = |topic: &str, subscribers: u64, keys: u64| json!({ "topic": topic, "subscribers": subscribers, "keys": keys, "key_subscribers": 0 });
-        let expected = json!([listed("a.1", 2, 0), listed("a.2", 1, 0)]);
+        let listed = |topic: &str, subscribers: u64| json!({ "topic": topic, "subscribers": subscribers, "keys": 0, "key_subscribers": 0 });
+        let expected = json!([listed("a.1", 2), listed("a.2", 1)]);
         assert_eq!(topics, json!({ "topics": expected }));
         let page = nodes[1].api("GET /api/v1/topics?filter=a.*&limit=1", &Value::Null);
         assert_fields(&page, json!({"topics": [expected[0]], "next": "a.1"}));
@@ -631,14 +631,6 @@ fn api_lists_and_disconnects_on_all_nodes() {
         nodes[1].until("the nodes are counted", |node| nodes_of(node) == [(2, 2), (1, 1)]);
         let published = nodes[0].api("POST /api/v1/publish", &json!({ "topic": "a.2", "data": 1 }));
         assert_eq!(published, json!({ "topic": "a.2", "subscribers": 0, "cluster": true }));
-        // Both nodes have a key that is set at one. A write waits only seconds for nodes that have not loaded the keys.
-        nodes.iter().for_each(|node| node.until("the keys are loaded", TestPeer::is_ready));
-        nodes[0].api("PUT /api/v1/topics/b.1/keys/k", &json!({ "data": 1 }));
-        nodes[1].until("the key is at the other node", |node| {
-            node.api("GET /api/v1/topics/b.1/keys", &Value::Null)["keys"] != json!([])
-        });
-        let topics = nodes[1].api("GET /api/v1/topics", &Value::Null);
-        assert_eq!(topics["topics"], json!([listed("a.1", 2, 0), listed("a.2", 1, 0), listed("b.1", 0, 1)]));
         let connections = nodes[0].api("GET /api/v1/connections", &Value::Null);
         let ids: Vec<&str> = connections["connections"]
             .as_array()
@@ -707,12 +699,40 @@ fn durable_topics_on_the_disk_of_one_node_are_rejected() {
 }
 
 #[test]
-fn durable_keys_on_the_disk_of_each_node_are_accepted() {
+fn durable_keys_on_the_disk_of_one_node_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let streams =
         sinews_hub::StreamOptions::in_directory(directory.path()).with_durable_keys(["prices".to_owned()]);
     let options = ClusterOptions::parse("nats://127.0.0.1:1").unwrap();
-    assert!(Hub::builder().streams(streams).cluster(options).build().is_ok());
+    let error = Hub::builder().streams(streams).cluster(options).build().err().unwrap().to_string();
+    let names = ["cluster", "streams.durable_keys", "namespace.*.durable_keys", "cluster.store"];
+    assert!(names.iter().all(|name| error.contains(name)), "{error}");
+}
+
+/// NATS closes the connection of a node that sends a larger message.
+#[test]
+fn nodes_share_members_within_a_small_payload_limit() {
+    let broker = FakeBroker::with_max_payload(WireProtocol::Nats, 8 << 10);
+    let nodes = [(); 2].map(|()| TestPeer::start(&broker));
+    for node in &nodes {
+        node.until("both are known", |node| node.metric("sinews_cluster_nodes") == 2);
+    }
+    let info = "i".repeat(1_000);
+    let mut client = nodes[0].client();
+    // In one burst, so that the changes of many members are sent together.
+    for number in 0..60 {
+        let member = json!({ "id": "anna", "info": info });
+        client.send(&json!({ "op": "join", "topic": format!("t.{number}"), "member": member }));
+    }
+    // Loads the members.
+    let late = TestPeer::start(&broker);
+    for node in [&nodes[0], &nodes[1], &late] {
+        for number in 0..60 {
+            wait_for_presence(node, &format!("t.{number}"), 1, 1);
+        }
+        assert_eq!(node.metric("sinews_cluster_connects_total"), 1, "the broker has closed a connection");
+        assert_eq!(node.metric("sinews_cluster_dropped_total{reason=\"too_large\"}"), 0);
+    }
 }
 
 /// The outage is shorter than the delay of its report.

@@ -1,12 +1,13 @@
 //! Nodes at the broker that `cargo xtask brokers` has started, which the test kills and freezes.
 
 use std::process::Command;
+#[cfg(feature = "redis")]
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use sinews_testkit::Frame;
 
-use crate::support::{PROGRAM, Running, Socket, parsed, until};
+use crate::support::{PROGRAM, Running, Socket, until};
 
 pub(crate) use crate::real_broker as broker;
 
@@ -112,80 +113,6 @@ fn nodes_are_one_server() {
     }
 }
 
-fn put(node: &Running, path: &str, condition: &str) -> (u16, Value) {
-    let head = format!("PUT /topics/{path} HTTP/1.1\r\nContent-Type: application/json{condition}");
-    parsed(&node.request(&head, "1"))
-}
-
-fn keys(node: &Running, topic: &str) -> Vec<String> {
-    let (_, page) = parsed(&node.get(&format!("/topics/{topic}/keys")));
-    let keys = page["keys"].as_array().into_iter().flatten();
-    keys.map(|key| key["key"].as_str().unwrap().to_owned()).collect()
-}
-
-/// Keys of topics, while the broker is killed and frozen, and the owner of a topic dies.
-fn nodes_share_keys() {
-    let prefix = unused_name("keys");
-    let mut nodes: Vec<Running> = (0..3).map(|_| node(&prefix)).collect();
-    let all_known = |nodes: &[Running]| {
-        for node in nodes {
-            until("all nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 3\n"));
-            until("it is ready", || node.is_ready());
-        }
-    };
-    all_known(&nodes);
-    let mut subscriber = client(&nodes[2]);
-    let ack = request(&mut subscriber, &json!({ "op": "subscribe", "topic": "t", "keys": true, "id": 1 }));
-    assert_eq!(ack["op"], "ack", "{ack}");
-    assert_eq!(receive(&mut subscriber)["op"], "keys");
-    for round in 0..20 {
-        let path = format!("t/keys/lock{round:02}");
-        let answers: Vec<u16> = nodes.iter().map(|node| put(node, &path, "\r\nIf-None-Match: *").0).collect();
-        assert_eq!(answers, [200, 412, 412]);
-    }
-    let mut seen = 0;
-    while seen < 20 {
-        let update = receive(&mut subscriber);
-        assert_eq!(update["op"], "keys", "{update}");
-        seen = update["seq"].as_u64().unwrap();
-    }
-    for (down, up) in [("kill", "up"), ("stop", "cont")] {
-        control(down);
-        for node in &nodes {
-            until("the outage is noticed", || !node.is_ready());
-        }
-        let statuses: Vec<u16> =
-            nodes.iter().map(|node| put(node, &format!("t/keys/{down}"), "").0).collect();
-        assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "the owner: {statuses:?}");
-        assert!(keys(&nodes[0], "t").len() >= 20, "replicas can be read");
-        control(up);
-        for node in &nodes {
-            until("it is ready again", || node.is_ready());
-            until("it has the key of the outage", || keys(node, "t").iter().any(|key| key == down));
-        }
-    }
-    all_known(&nodes);
-    let owner =
-        nodes.iter().position(|node| node.get("/metrics").contains("\nsinews_cluster_keys_owned 1\n"));
-    let (_, before) = put(&nodes[0], "t/keys/last", "");
-    // The last milliseconds of an owner that dies are lost with it.
-    for node in &nodes {
-        until("it has the last key", || keys(node, "t").iter().any(|key| key == "last"));
-    }
-    // Dropping it kills the process.
-    drop(nodes.remove(owner.unwrap()));
-    let begin = Instant::now();
-    for node in &nodes {
-        until("writes resume", || put(node, "t/keys/resumed", "").0 == 200);
-    }
-    println!("writes resumed {} ms after the death of the owner", begin.elapsed().as_millis());
-    let (status, after) = put(&nodes[1], "t/keys/resumed", "");
-    assert!(status == 200 && after["epoch"] != before["epoch"], "{after}");
-    for node in &nodes {
-        assert_eq!(keys(node, "t").len(), 24, "the state survives");
-    }
-}
-
 /// A primary, its replica and three sentinels.
 #[cfg(feature = "redis")]
 struct SentinelSet {
@@ -256,7 +183,6 @@ fn received(node: &Running) -> u64 {
 
 #[cfg(feature = "nats")]
 mod nats {
-    use super::super::durable_keys::failures;
     use super::super::{one_channel, outage, presence, users};
 
     sinews_testkit::tests! {
@@ -267,15 +193,11 @@ mod nats {
         members_of_one_channel_are_added_and_removed_once =>
             one_channel::members_of_one_channel_are_added_and_removed_once();
         apps_survive_outages_of_the_broker => outage::apps_survive_outages_of_the_broker();
-        nodes_share_keys_through_failures => super::nodes_share_keys();
-        durable_keys_survive_failures_of_nodes => failures::nodes_fail();
-        durable_keys_survive_failures_of_the_broker => failures::broker_fails();
     }
 }
 
 #[cfg(feature = "redis")]
 mod redis {
-    use super::super::durable_keys::failures;
     use super::super::{one_channel, outage, presence, users};
 
     sinews_testkit::tests! {
@@ -287,8 +209,5 @@ mod redis {
         members_of_one_channel_are_added_and_removed_once =>
             one_channel::members_of_one_channel_are_added_and_removed_once();
         apps_survive_outages_of_the_broker => outage::apps_survive_outages_of_the_broker();
-        nodes_share_keys_through_failures => super::nodes_share_keys();
-        durable_keys_survive_failures_of_nodes => failures::nodes_fail();
-        durable_keys_survive_failures_of_the_broker => failures::broker_fails();
     }
 }

@@ -3,8 +3,6 @@
 use sinews_testkit::until_some;
 
 use super::*;
-use crate::cluster::broker::{FakeBroker, WireProtocol};
-use crate::support::Running;
 
 /// Sends the request; repeats it while the keys move to the successor.
 fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
@@ -129,93 +127,4 @@ fn successor_reads_durable_keys(name: &str, more: &[&str]) {
     assert_eq!(open_after_restart(address, &set).1["seq"], 50);
     assert_eq!(new.receive_message().unwrap()["set"][0], json!({"key": "a", "version": 50, "data": 50}));
     service.old_one_ends();
-}
-
-#[test]
-fn owner_of_keys_in_a_cluster_remains_over_a_handover() {
-    let broker = FakeBroker::start(WireProtocol::Nats);
-    let url = broker.url();
-    let node = Running::serve(&["--cluster", &url]);
-    let other = node.address;
-    let mut service = Service::start("cluster-keys", &format!("[cluster]\nurl = \"{url}\""));
-    let address = service.address;
-    let put = |address: SocketAddr, topic: &str, body: &str| {
-        let (status, written) = request_json(address, &format!("PUT /topics/{topic}/keys/k"), body);
-        assert_eq!(status, 200, "{written}");
-        written
-    };
-    let owned = |address: SocketAddr| {
-        let metrics = request(address, "GET /metrics HTTP/1.1", "");
-        let line = metrics.lines().find_map(|line| line.strip_prefix("sinews_cluster_keys_owned "));
-        line.unwrap().parse::<usize>().unwrap()
-    };
-    // Until both nodes share keys, one of them owns what is written.
-    broker.wait_for("sinews.all", 2);
-    let mut topics = Vec::new();
-    while owned(address) < 2 || owned(other) < 2 {
-        let topic = format!("t{}", topics.len());
-        let written = put(other, &topic, "1");
-        topics.push((topic, written["epoch"].clone()));
-    }
-    let owned_before = (owned(address), owned(other));
-    service.restart();
-    for (topic, epoch) in &topics {
-        let written = [put(address, topic, "2"), put(other, topic, "3")];
-        assert_eq!(written.each_ref().map(|written| &written["seq"]), [&json!(2), &json!(3)], "{topic}");
-        assert!(written.iter().all(|written| written["epoch"] == *epoch), "{topic}: another owner");
-        let begin = Instant::now();
-        // Its own write at once, that of the other node soon.
-        for (address, is_writer) in [(other, true), (address, false)] {
-            let is_seen = || {
-                let (_, page) = request_json(address, &format!("GET /topics/{topic}/keys"), "");
-                page["keys"][0]["data"] == "3"
-            };
-            while !is_seen() {
-                assert!(!is_writer && begin.elapsed() < TIMEOUT, "{topic}");
-                std::thread::park_timeout(Duration::from_millis(5));
-            }
-        }
-    }
-    assert_eq!((owned(address), owned(other)), owned_before);
-    service.old_one_ends();
-    for (topic, epoch) in &topics {
-        assert_eq!(put(other, topic, "4")["epoch"], *epoch, "the predecessor has left");
-    }
-}
-
-#[test]
-fn durable_keys_of_a_cluster_are_stored_by_the_successor() {
-    let broker = FakeBroker::start(WireProtocol::Nats);
-    let url = broker.url();
-    let begin = Instant::now();
-    let mut service = Service::start_with(
-        "durable-cluster-keys",
-        &format!("[cluster]\nurl = \"{url}\""),
-        |command, directory| {
-            command.arg("--streams").arg(directory.file("streams")).args(["--streams-durable-keys", "t"]);
-        },
-    );
-    let address = service.address;
-    let put = |address: SocketAddr, body: &str| loop {
-        let (status, written) = request_json(address, "PUT /topics/t/keys/k", body);
-        if status == 200 {
-            break written;
-        }
-        // The node has no owner yet, or the successor has not opened the streams.
-        assert!(status == 503 && begin.elapsed() < TIMEOUT, "{written}");
-    };
-    let first = put(address, "1");
-    service.restart();
-    let second = put(address, "2");
-    assert_eq!((&second["epoch"], &second["seq"]), (&first["epoch"], &json!(2)), "it remains the owner");
-    service.old_one_ends();
-    // What the successor has stored survives it.
-    service.signal(service.current(), "KILL");
-    until("the service is gone", || TcpStream::connect(address).is_err());
-    let streams = service.directory.file("streams");
-    let arguments =
-        ["--cluster", &url, "--streams", streams.to_str().unwrap(), "--streams-durable-keys", "t"];
-    let node = Running::serve(&arguments);
-    let third = put(node.address, "3");
-    assert!(third["seq"] == 3 && third["epoch"].as_u64() > first["epoch"].as_u64(), "{third}");
 }

@@ -44,7 +44,7 @@ fn server() -> BoundServer {
 fn join(cluster: &Cluster, id: u128) -> NodeId {
     let node = NodeId { id, start: 0 };
     assert!(cluster.lock_nodes().receive(node, 1, Instant::now()));
-    let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0, None);
+    let heartbeat = cluster.heartbeat(ConnectionCounts::default(), 0);
     cluster.note_heartbeat(node, Heartbeat { name: id.to_string(), ..heartbeat }, Instant::now());
     node
 }

@@ -125,7 +125,7 @@ pub(super) fn decode(value: &[u8]) -> Option<StoredValue> {
 }
 
 /// Time until a key expires.
-pub(in crate::streams) fn time_left(expires: u64) -> Duration {
+pub(super) fn time_left(expires: u64) -> Duration {
     Duration::from_millis(expires.saturating_sub(now() / 1_000))
 }
 

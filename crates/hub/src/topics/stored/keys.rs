@@ -19,7 +19,7 @@ use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::store::SharedOpening;
 use crate::topics::keys::key_problem;
-use crate::topics::shared_keys::{Claim, KeyWriteOutcome, LoadingKeys, SharedKeys};
+use crate::topics::shared_keys::{KeyWriteOutcome, LoadingKeys, SharedKeys};
 
 /// Keys in a page.
 const PAGE_KEYS: u32 = 1_000;
@@ -295,12 +295,7 @@ fn snapshot(topic: &str, position: Position, forgotten: u64, keys: Vec<StoredKey
 struct StoredKeysOfNodes(Arc<StoredTopics>);
 
 impl SharedKeys for StoredKeysOfNodes {
-    fn write(
-        &self,
-        topic: &str,
-        write: KeyWrite,
-        _: &mut dyn FnMut(&KeyWrite) -> Result<KeyWritten, KeyError>,
-    ) -> KeyWriteOutcome {
+    fn write(&self, topic: &str, write: KeyWrite) -> KeyWriteOutcome {
         let Some((_, publisher)) = self.0.target() else {
             return KeyWriteOutcome::Done(Err(problem(code::STORE, "the server starts; retry")));
         };
@@ -325,14 +320,6 @@ impl SharedKeys for StoredKeysOfNodes {
         let opening = self.0.opening_of_keys(topic)?;
         Some(Box::pin(opening))
     }
-
-    fn inherit(&self, _: String, _: Claim) {}
-
-    fn claim(&self, _: &str) -> Option<Claim> {
-        None
-    }
-
-    fn wake(&self) {}
 }
 
 /// This server owns no topic's keys: it has copies.
