@@ -65,7 +65,7 @@ use self::nodes::{Heartbeat, Nodes};
 use self::options::ClusterOptions;
 use self::outbox::{Audience, LinkCounters, Outbox};
 use self::subject::Subjects;
-use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, RETURN_TIME, SETTLE_TIME};
+use self::times::{LOSS_MAX, NODE_TIMEOUT, OUTAGE_MAX, READY_TIME, RETURN_TIME, SETTLE_TIME};
 use self::versions::OtherVersions;
 use crate::access::auth::Revocation;
 use crate::connections::ConnectionCounts;
@@ -117,7 +117,8 @@ pub(crate) struct Cluster {
 #[derive(Clone, Debug)]
 struct LinkStatus {
     is_connected: bool,
-    has_been_connected: bool,
+    /// The first login of this process.
+    first: Option<Instant>,
     since: Instant,
     /// Why there is no connection.
     reason: String,
@@ -177,7 +178,7 @@ impl Cluster {
         let reason = "it has not answered yet".to_owned();
         let status = Mutex::new(LinkStatus {
             is_connected: false,
-            has_been_connected: false,
+            first: None,
             since: begin,
             reason,
             was_cut_off: false,
@@ -232,13 +233,18 @@ impl Cluster {
         Arc::clone(&self.interest) as Arc<dyn TopicObserver>
     }
 
-    /// Whether other nodes can be reached, and have the same version.
+    /// Whether other nodes are known, can be reached, and have the same version.
     ///
     /// # Errors
     /// The reason why they are not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         self.check_broker()?;
-        self.versions.check(Instant::now())
+        let now = Instant::now();
+        self.versions.check(now)?;
+        match self.lock_status().first {
+            Some(first) if now.saturating_duration_since(first) >= READY_TIME => Ok(()),
+            _ => Err("the other nodes of the cluster are not known yet".to_owned()),
+        }
     }
 
     /// Whether other nodes can be reached.
@@ -331,7 +337,7 @@ impl Cluster {
     /// Sends all nodes the revocations that they may have missed: those from an outage and a moment before it, since a
     /// broker that goes away loses messages; after this process's start, all.
     fn send_missed(&self, mut all: Vec<Revocation>) {
-        if self.lock_status().has_been_connected {
+        if self.lock_status().first.is_some() {
             let ago = self.missed_time();
             all.retain(|revocation| revocation.is_younger_than(ago));
         }
@@ -407,7 +413,7 @@ impl Cluster {
             let was_cut_off = status.is_cut_off(now);
             *status = LinkStatus {
                 is_connected: true,
-                has_been_connected: true,
+                first: status.first.or(Some(now)),
                 since: now,
                 reason: String::new(),
                 was_cut_off,
@@ -631,6 +637,20 @@ mod tests {
         assert!(!cluster.reporting().is_settled);
         cluster.confirmed(late);
         assert!(!is_settled(&cluster, late + RETURN_TIME - step) && is_settled(&cluster, late + RETURN_TIME));
+    }
+
+    #[test]
+    fn node_is_ready_when_heartbeats_of_the_others_have_arrived() {
+        let (cluster, now) = (cluster(), Instant::now());
+        cluster.confirmed(now);
+        assert_eq!(cluster.ready(), Err("the other nodes of the cluster are not known yet".to_owned()));
+        let cluster = self::cluster();
+        cluster.confirmed(now.checked_sub(READY_TIME).unwrap());
+        assert_eq!(cluster.ready(), Ok(()));
+        cluster.disconnected("test", now);
+        assert!(cluster.ready().is_err());
+        cluster.confirmed(now);
+        assert_eq!(cluster.ready(), Ok(()), "it has known them before");
     }
 
     #[test]

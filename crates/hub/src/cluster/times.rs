@@ -8,6 +8,9 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// Time without a heartbeat after which a node is dead: four lost heartbeats, and some broker delay.
 pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time after the first login of a process at which it knows the other nodes: their heartbeats have arrived.
+pub(super) const READY_TIME: Duration = HEARTBEAT.saturating_mul(2);
+
 /// Time limit for a connection and its login; checked with each heartbeat.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
