@@ -46,7 +46,7 @@ use crate::protocol::pusher;
 use crate::session::backends::Backends;
 use crate::streams::service::StreamService;
 use crate::topics::shared_keys::KeyWriteOutcome;
-use crate::topics::stored::{NoOwnKeys, StoredInterest};
+use crate::topics::stored::StoredInterest;
 use crate::topics::subscribed::TopicObserver;
 use crate::topics::{HubTopics, keys};
 use crate::webhooks::Webhooks;
@@ -117,7 +117,7 @@ impl Hub {
             None => server,
         };
         let server = match self.topics.shared_keys() {
-            Some(_) => server.key_replication(Arc::new(NoOwnKeys)),
+            Some(_) => server.shared_keys(),
             None => server,
         };
         let live = self.live.clone();

@@ -32,7 +32,6 @@ use tokio::sync::Notify;
 
 pub(crate) use self::interest::StoredInterest;
 use self::keys::KeyTopic;
-pub(crate) use self::keys::NoOwnKeys;
 use self::logs::LogTopic;
 pub(crate) use self::metrics::StoredMetrics;
 use crate::background::Background;

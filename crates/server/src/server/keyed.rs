@@ -5,22 +5,19 @@ use std::sync::Arc;
 use sinews_session::Prepared;
 
 use super::Server;
-use crate::topics::{
-    EncodeKeys, KeyLog, KeyReplication, KeyedConfig, KeyedTable, KeyedUpdate, SharedKeyLog,
-    SharedKeyReplication,
-};
+use crate::topics::{EncodeKeys, KeyLog, KeyedConfig, KeyedTable, KeyedUpdate, SharedKeyLog};
 
 /// What encodes, stores and shares keys.
 #[derive(Debug, Default)]
 pub(super) struct KeyedSetup {
     encode: Option<EncodeKeys>,
     log: Option<SharedKeyLog>,
-    replication: Option<SharedKeyReplication>,
+    is_shared: bool,
 }
 
 impl KeyedSetup {
     pub(super) fn into_table(self, threads: usize, config: KeyedConfig) -> KeyedTable {
-        KeyedTable::new(threads, config, self.encode).with_log(self.log).with_replication(self.replication)
+        KeyedTable::new(threads, config, self.encode).with_log(self.log).with_shared(self.is_shared)
     }
 }
 
@@ -56,12 +53,14 @@ impl Server {
         self
     }
 
-    /// Shares the keys of topics with other servers: writes of a topic are rejected with
-    /// [`KeyError::NotOwner`](crate::KeyError::NotOwner) until this server owns it
-    /// ([`Publisher::own_keyed_topic`](crate::Publisher::own_keyed_topic)). Default: the server has its own keys.
+    /// Makes the keys of topics copies of those that another program has, such as a store of several servers: writes
+    /// are rejected with [`KeyError::NotOwner`](crate::KeyError::NotOwner), and
+    /// [`Publisher::install_keyed_topic`](crate::Publisher::install_keyed_topic) and
+    /// [`Publisher::apply_key_changes`](crate::Publisher::apply_key_changes) set the keys. Default: the server has its
+    /// own keys.
     #[must_use]
-    pub fn key_replication(mut self, replication: Arc<dyn KeyReplication>) -> Self {
-        self.keyed.replication = Some(SharedKeyReplication(replication));
+    pub fn shared_keys(mut self) -> Self {
+        self.keyed.is_shared = true;
         self
     }
 }

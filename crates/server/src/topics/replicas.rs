@@ -1,12 +1,9 @@
-//! Keys of topics that several servers share, for the program that connects the servers.
+//! Copies of keys that another program has, for the program that connects both.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::history::policy::Position;
 use super::keyed::config::KeyedConfig;
 use super::keyed::replication::ReplicaError;
-use super::keyed::state::replica::KeyRole;
 use super::keyed::table::{KeyedTable, Notifier, epoch_name};
 use super::keyed::update::KeyedSnapshot;
 use super::keyed::write::{KeyError, KeyWrite};
@@ -19,46 +16,7 @@ impl Publisher {
         (&directory.keyed, Notifier { posts: self.posts(), epochs: &directory.epochs })
     }
 
-    /// Owns the keys of a topic in an epoch, below 2^53. If the epoch is new, the sequence continues, and subscribers
-    /// get a snapshot. Returns the position before.
-    ///
-    /// # Errors
-    /// [`ReplicaError::HandedOver`].
-    pub fn own_keyed_topic(&self, topic: &str, epoch: u64) -> Result<Position, ReplicaError> {
-        let (table, notifier) = self.shared_keys();
-        name::check(topic).map_err(|_| ReplicaError::Malformed)?;
-        table.change_shared(topic, notifier, |state| {
-            let before = state.position();
-            state.own(epoch).map(|()| before)
-        })
-    }
-
-    /// Ends the ownership of a topic: another server owns it, perhaps with other keys.
-    pub fn follow_keyed_topic(&self, topic: &str) {
-        let (table, notifier) = self.shared_keys();
-        if name::check(topic).is_ok() {
-            table.change_shared(topic, notifier, |state| state.set_role(KeyRole::Replica));
-        }
-    }
-
-    /// Continues a replica at this position in the epoch of a new owner, which has the same keys. Subscribers get a
-    /// snapshot.
-    ///
-    /// # Errors
-    /// [`ReplicaError::OtherEpoch`]: the replica has another position. [`ReplicaError::HandedOver`].
-    pub fn adopt_keyed_topic(&self, topic: &str, from: Position, epoch: u64) -> Result<(), ReplicaError> {
-        let (table, notifier) = self.shared_keys();
-        name::check(topic).map_err(|_| ReplicaError::Malformed)?;
-        table.change_shared(topic, notifier, |state| {
-            if state.position() == from && !state.is_refused() {
-                state.adopt(epoch)
-            } else {
-                Err(ReplicaError::OtherEpoch)
-            }
-        })
-    }
-
-    /// Replaces a replica by a snapshot of its owner. Subscribers get a snapshot.
+    /// Replaces a topic's keys by a snapshot of the program that has them. Subscribers get a snapshot.
     ///
     /// # Errors
     /// [`ReplicaError`]; only [`ServerFull`](ReplicaError::ServerFull) changes the replica.
@@ -74,7 +32,7 @@ impl Publisher {
         })
     }
 
-    /// Applies changes of the owner after a sequence to a replica.
+    /// Applies changes after a sequence to a replica.
     ///
     /// # Errors
     /// [`ReplicaError`]; only [`ServerFull`](ReplicaError::ServerFull) changes the replica.
@@ -90,32 +48,6 @@ impl Publisher {
         })
     }
 
-    /// Returns the changes of a topic that this server owns after a sequence, of about this size: the position is that
-    /// of the last one. `None`: it does not own the topic, or has forgotten removals after the sequence; then
-    /// [`shared_keyed_topic`](Self::shared_keyed_topic) has all keys. After this call, the next change leads to another
-    /// notification.
-    #[must_use]
-    pub fn owned_key_changes(&self, topic: &str, after: u64, bytes_max: usize) -> Option<KeyedSnapshot> {
-        let topic = self.shared_keys().0.find(topic)?;
-        topic.is_noted.store(false, Ordering::SeqCst);
-        let state = topic.lock();
-        let is_owned = state.role() == KeyRole::Owner;
-        is_owned.then(|| state.export_changes(&topic.name, after, bytes_max, Instant::now())).flatten()
-    }
-
-    /// Returns the changes of a topic after a position, of about this size: the position is that of the last one.
-    /// `None`: the topic is in another epoch, or has forgotten removals after the position; then
-    /// [`shared_keyed_topic`](Self::shared_keyed_topic) has all keys.
-    #[must_use]
-    pub fn keyed_changes(&self, topic: &str, after: Position, bytes_max: usize) -> Option<KeyedSnapshot> {
-        let topic = self.shared_keys().0.find(topic)?;
-        let state = topic.lock();
-        let is_same = state.position().epoch == after.epoch;
-        is_same
-            .then(|| state.export_changes(&topic.name, after.sequence, bytes_max, Instant::now()))
-            .flatten()
-    }
-
     /// Checks a write that another program applies. Returns the limits of keys.
     ///
     /// # Errors
@@ -127,31 +59,7 @@ impl Publisher {
         Ok(config)
     }
 
-    /// Returns all keys of a topic.
-    #[must_use]
-    pub fn shared_keyed_topic(&self, topic: &str) -> Option<KeyedSnapshot> {
-        let topic = self.shared_keys().0.find(topic)?;
-        let snapshot = topic.lock().export(&topic.name, Instant::now());
-        Some(snapshot)
-    }
-
-    /// Returns the position of the last change of a topic's keys.
-    #[must_use]
-    pub fn keyed_position(&self, topic: &str) -> Option<Position> {
-        let topic = self.shared_keys().0.find(topic)?;
-        let position = topic.lock().position();
-        Some(position)
-    }
-
-    /// Ends the ownership of a topic of which nothing is left, and removes it. Returns `false`, without effect, if it
-    /// has keys, or subscribers at this server.
-    #[must_use]
-    pub fn release_keyed_topic(&self, topic: &str) -> bool {
-        let (table, notifier) = self.shared_keys();
-        table.release_owned(topic, notifier)
-    }
-
-    /// Removes the keys of a topic that no server owns any more, without effect on other servers.
+    /// Removes a replica, without effect on the program that has the keys.
     ///
     /// # Errors
     /// [`InvalidTopic`]: the name is no valid topic name.

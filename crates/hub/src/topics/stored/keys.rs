@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use sinews_server::{
-    KeyError, KeyReplication, KeySnapshot, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot, Position,
-    Publisher, ReplicaError,
+    KeyError, KeySnapshot, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot, Position, Publisher,
+    ReplicaError,
 };
 use sinews_store::{
     KeyCommand, KeyCommands, KeyCopy, KeyLimits, KeyOutcome, KeyStep, KeyUpdate, KeysWritten, ReadKeys,
@@ -320,14 +320,4 @@ impl SharedKeys for StoredKeysOfNodes {
         let opening = self.0.opening_of_keys(topic)?;
         Some(Box::pin(opening))
     }
-}
-
-/// This server owns no topic's keys: it has copies.
-#[derive(Debug)]
-pub(crate) struct NoOwnKeys;
-
-impl KeyReplication for NoOwnKeys {
-    fn changed(&self, _: &Arc<str>) {}
-
-    fn emptied(&self, _: &Arc<str>) {}
 }

@@ -183,12 +183,7 @@ impl KeyedState {
     pub(super) fn is_unused(&self) -> bool {
         // The log has a stored topic's epoch and sequence.
         let is_stored = self.stored.as_ref().is_some_and(|stored| self.sequence > 0 || !stored.is_empty());
-        !is_stored && self.is_empty()
-    }
-
-    /// Returns whether nothing is left that a reader or a writer could need.
-    fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.recent.next_due().is_none()
+        !is_stored && self.keys.is_empty() && self.recent.next_due().is_none()
     }
 
     /// Returns whether to ask the topic's thread to look at it earlier than it would.

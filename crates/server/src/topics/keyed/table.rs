@@ -15,7 +15,6 @@ use sinews_engine::Post;
 
 use super::config::KeyedConfig;
 use super::log::{KeyLogError, LoggedChange, SharedKeyLog};
-use super::replication::SharedKeyReplication;
 use super::snapshot::SnapshotMemory;
 use super::state::replica::KeyRole;
 use super::state::{KeyedState, ShareChanges, TOPIC_COST, WriteLimits};
@@ -36,7 +35,8 @@ pub(crate) struct KeyedTable {
     pub(in crate::topics) config: KeyedConfig,
     pub(super) encode: Option<EncodeKeys>,
     log: Option<SharedKeyLog>,
-    pub(super) replication: Option<SharedKeyReplication>,
+    /// Another program has the keys.
+    is_shared: bool,
     threads: usize,
     /// Threads that missed a notification, since their mailbox was full.
     overflowed: Box<[AtomicBool]>,
@@ -96,7 +96,7 @@ impl KeyedTable {
             config,
             encode,
             log: None,
-            replication: None,
+            is_shared: false,
             threads,
             overflowed: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             bytes: AtomicUsize::new(0),
@@ -113,9 +113,9 @@ impl KeyedTable {
         self
     }
 
-    /// Sets what shares the topics' keys with other servers.
-    pub(crate) fn with_replication(mut self, replication: Option<SharedKeyReplication>) -> Self {
-        self.replication = replication;
+    /// Sets whether another program has the topics' keys.
+    pub(crate) fn with_shared(mut self, is_shared: bool) -> Self {
+        self.is_shared = is_shared;
         self
     }
 
@@ -159,8 +159,8 @@ impl KeyedTable {
         let epoch = log.and_then(|log| log.0.epoch(name)).unwrap_or_else(|| epochs.epoch(&epoch_name(name)));
         let topic = Arc::new(KeyedTopic::new(name, epoch, self.threads, home, &self.snapshots));
         topic.lock().freeze(topics.frozen);
-        if self.replication.is_some() {
-            topic.lock().set_role(KeyRole::Unowned);
+        if self.is_shared {
+            topic.lock().set_role(KeyRole::NoReplica);
         }
         if log.is_some() {
             topic.lock().store();
@@ -291,7 +291,6 @@ impl KeyedTable {
 
     /// Notifies each thread with subscribers that has no notification yet.
     pub(super) fn notify(&self, topic: &Arc<KeyedTopic>, posts: &[Post<Mail>]) {
-        self.note_owned_change(topic);
         for (thread, interest) in topic.threads.iter().enumerate() {
             if interest.subscribers.load(Ordering::SeqCst) > 0
                 && !interest.is_notified.swap(true, Ordering::SeqCst)
@@ -335,11 +334,6 @@ impl KeyedTable {
         let mut topics = self.lock();
         if !topics.by_name.get(&topic.name).is_some_and(|listed| Arc::ptr_eq(listed, topic)) {
             return;
-        }
-        if let Some(replication) = self.replication.as_ref().filter(|_| topic.lock().is_owned_and_empty()) {
-            // The other servers forget it first.
-            drop(topics);
-            return replication.0.emptied(&topic.name);
         }
         let mut state = topic.lock();
         // A subscriber is counted before it locks the state.

@@ -37,8 +37,6 @@ pub(crate) struct KeyedTopic {
     pub(super) threads: Box<[ThreadInterest]>,
     /// The thread that removes its expired keys.
     pub(super) home: usize,
-    /// The replication knows of a change that it has not read yet.
-    pub(crate) is_noted: AtomicBool,
 }
 
 /// Interest of a thread in a topic.
@@ -73,7 +71,6 @@ impl KeyedTopic {
             snapshots: Arc::clone(snapshots),
             threads: (0..threads).map(|_| ThreadInterest::default()).collect(),
             home,
-            is_noted: AtomicBool::new(false),
         }
     }
 

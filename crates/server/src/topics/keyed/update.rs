@@ -94,9 +94,8 @@ impl<'a> KeyedUpdate<'a> {
         self.part.is_none_or(|part| part.is_last)
     }
 
-    /// Returns whether this server has no memory for the topic's replica
-    /// ([`Server::key_replication`](crate::Server::key_replication)): it has no changes, and a snapshot follows when it
-    /// has.
+    /// Returns whether this server has no memory for the topic's replica ([`Server::shared_keys`](crate::Server::shared_keys)):
+    /// it has no changes, and a snapshot follows when it has.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unavailable

@@ -211,8 +211,7 @@ pub struct KeyWritten {
 }
 
 impl KeyWritten {
-    /// The result from a write that another server has applied
-    /// ([`Server::key_replication`](crate::Server::key_replication)).
+    /// The result from a write that another program has applied ([`Server::shared_keys`](crate::Server::shared_keys)).
     #[must_use]
     pub fn elsewhere(position: Position, changed: bool, repeated: bool) -> Self {
         Self { position, changed, repeated, pending: None }
@@ -262,7 +261,7 @@ pub enum KeyError {
     OtherVersion(u64),
     /// This server's state has been exported for a successor, which accepts writes.
     HandedOver,
-    /// Another server owns the topic's keys ([`Server::key_replication`](crate::Server::key_replication)).
+    /// This server has copies of keys only ([`Server::shared_keys`](crate::Server::shared_keys)).
     NotOwner,
     /// The log that stores the keys did not accept the change.
     Log(KeyLogError),
@@ -305,7 +304,7 @@ impl fmt::Display for KeyError {
             Self::Missing => f.write_str("the key does not exist"),
             Self::OtherVersion(version) => write!(f, "the key has another version: {version}"),
             Self::HandedOver => f.write_str("another process takes over the topic's keys; retry"),
-            Self::NotOwner => f.write_str("another server owns the keys of the topic"),
+            Self::NotOwner => f.write_str("this server has copies of keys only; another program writes them"),
             Self::Log(error) => error.fmt(f),
             Self::TooManySubscriptions => {
                 write!(f, "a connection has at most {SUBSCRIPTIONS_MAX} subscriptions to keys")

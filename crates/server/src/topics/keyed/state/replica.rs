@@ -1,5 +1,4 @@
-//! Keys of a topic that several servers share: one server owns the topic and accepts its writes, the others have
-//! replicas.
+//! Copies of a topic's keys, which another program has: it accepts the writes, and removes expired keys.
 
 use std::time::Instant;
 
@@ -12,33 +11,27 @@ use crate::topics::keyed::write::check_key;
 /// The part of this server in a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyRole {
-    /// No other server shares the keys.
+    /// This server has the keys: it accepts writes, and removes expired keys.
     #[default]
     Alone,
-    /// This server accepts writes, and removes expired keys.
-    Owner,
-    /// Another server does.
+    /// This server has a copy.
     Replica,
-    /// No server is known to own the topic.
-    Unowned,
+    /// This server may have a copy, and has none.
+    NoReplica,
 }
 
 impl KeyRole {
     pub(super) fn accepts_writes(self) -> bool {
-        matches!(self, Self::Alone | Self::Owner)
+        self == Self::Alone
     }
 
-    /// Whether the table may remove a topic without keys. A claimed topic has a position that the servers share.
+    /// Whether the table may remove a topic without keys. A copy has a position.
     pub(super) fn is_removable(self) -> bool {
-        matches!(self, Self::Alone | Self::Unowned)
+        self != Self::Replica
     }
 }
 
 impl KeyedState {
-    pub(crate) fn role(&self) -> KeyRole {
-        self.role
-    }
-
     pub(crate) fn set_role(&mut self, role: KeyRole) {
         self.role = role;
     }
@@ -48,40 +41,9 @@ impl KeyedState {
         self.refused
     }
 
-    /// Returns whether nothing is left of a topic that this server owns.
-    pub(crate) fn is_owned_and_empty(&self) -> bool {
-        self.role == KeyRole::Owner && self.is_empty() && !self.frozen
-    }
-
     /// Returns the position of a cursor in this epoch.
     pub(crate) fn position_at(&self, cursor: u64) -> Position {
         Position { epoch: self.epoch, sequence: cursor - self.base }
-    }
-
-    /// Owns the topic in an epoch. In a new one the sequence continues, and subscribers get a snapshot.
-    pub(crate) fn own(&mut self, epoch: u64) -> Result<(), ReplicaError> {
-        self.check_unfrozen()?;
-        self.role = KeyRole::Owner;
-        if self.epoch != epoch {
-            self.begin_epoch(epoch);
-        }
-        Ok(())
-    }
-
-    /// Continues in the epoch of a new owner that has the same keys.
-    pub(crate) fn adopt(&mut self, epoch: u64) -> Result<(), ReplicaError> {
-        self.check_unfrozen()?;
-        self.role = KeyRole::Replica;
-        self.begin_epoch(epoch);
-        Ok(())
-    }
-
-    fn begin_epoch(&mut self, epoch: u64) {
-        let cursor = self.cursor();
-        self.epoch = epoch;
-        self.forgotten = self.sequence;
-        self.refused = false;
-        self.rebase(cursor);
     }
 
     /// Makes the cursors of this state higher than a cursor of an earlier one.
@@ -91,38 +53,6 @@ impl KeyedState {
 
     fn check_unfrozen(&self) -> Result<(), ReplicaError> {
         if self.frozen { Err(ReplicaError::HandedOver) } else { Ok(()) }
-    }
-
-    /// Exports the changes after a sequence; `None` if removals after it are forgotten, or it lies ahead.
-    pub(crate) fn export_changes(
-        &self,
-        topic: &str,
-        after: u64,
-        bytes_max: usize,
-        now: Instant,
-    ) -> Option<KeyedSnapshot> {
-        if after < self.forgotten || after > self.sequence {
-            return None;
-        }
-        let (mut keys, mut bytes) = (Vec::new(), 0);
-        let mut sequence = self.sequence;
-        for (&version, key) in self.order.range(after + 1..) {
-            let Some(known) = self.keys.get(key) else { continue };
-            bytes += cost(key, known.value.as_ref());
-            if bytes > bytes_max && !keys.is_empty() {
-                sequence = version - 1;
-                break;
-            }
-            keys.push(known.export(key, now));
-        }
-        let position = Position { epoch: self.epoch, sequence };
-        Some(KeyedSnapshot {
-            topic: topic.to_owned(),
-            position,
-            forgotten: self.forgotten,
-            keys,
-            recent: Vec::new(),
-        })
     }
 
     /// Applies changes after a sequence to a replica. Changes that it has already are left out.
@@ -135,7 +65,7 @@ impl KeyedState {
     ) -> Result<(), ReplicaError> {
         self.check_unfrozen()?;
         let end = changes.position.sequence;
-        if self.role == KeyRole::Owner || self.refused || changes.position.epoch != self.epoch {
+        if self.role != KeyRole::Replica || self.refused || changes.position.epoch != self.epoch {
             return Err(ReplicaError::OtherEpoch);
         }
         if after > self.sequence {
@@ -162,7 +92,7 @@ impl KeyedState {
         Ok(())
     }
 
-    /// Replaces the keys by those of the owner. Subscribers get a snapshot.
+    /// Replaces the keys by a snapshot. Subscribers get it.
     pub(crate) fn install(
         &mut self,
         snapshot: KeyedSnapshot,
@@ -198,19 +128,19 @@ impl KeyedState {
         self.refused = true;
     }
 
-    /// Removes the keys of a topic that no server owns any more. Subscribers get an empty snapshot if there were keys.
+    /// Removes the copy. Subscribers get an empty snapshot if there were keys.
     pub(crate) fn disown(&mut self, epoch: u64) {
         if self.frozen {
             return;
         }
         if self.keys.is_empty() && !self.refused {
-            self.role = KeyRole::Unowned;
+            self.role = KeyRole::NoReplica;
             return;
         }
         let (topic, keys) = (String::new(), Vec::new());
         let position = Position { epoch, sequence: 0 };
         let nothing = KeyedSnapshot { topic, position, forgotten: 0, keys, recent: Vec::new() };
-        self.replace_by(nothing, KeyRole::Unowned, Instant::now());
+        self.replace_by(nothing, KeyRole::NoReplica, Instant::now());
     }
 
     fn replace_by(&mut self, snapshot: KeyedSnapshot, role: KeyRole, now: Instant) {

@@ -1,14 +1,10 @@
-//! Topics of the table that several servers share.
-
-use std::sync::atomic::Ordering;
+//! Topics of the table whose keys another program has.
 
 use super::{KeyedTable, Notifier};
 use crate::topics::keyed::state::KeyedState;
-use crate::topics::keyed::state::replica::KeyRole;
-use crate::topics::keyed::topic::KeyedTopic;
 
-/// Replicas may exceed the memory limit by this part of it. Servers count the same keys, but not at the same time: a
-/// write that the owner has accepted usually fits.
+/// Replicas may exceed the memory limit by this part of it. Servers count the same keys, but not at the same time: keys
+/// that fit into one server usually fit into the others.
 const REPLICA_SLACK: usize = 8;
 
 impl KeyedTable {
@@ -40,29 +36,5 @@ impl KeyedTable {
             }
             return result;
         }
-    }
-
-    /// Notifies the replication of a topic that this server owns.
-    pub(crate) fn note_owned_change(&self, topic: &KeyedTopic) {
-        let Some(replication) = &self.replication else { return };
-        if topic.lock().role() == KeyRole::Owner && !topic.is_noted.swap(true, Ordering::SeqCst) {
-            replication.0.changed(&topic.name);
-        }
-    }
-
-    pub(crate) fn release_owned(&self, name: &str, notifier: Notifier<'_>) -> bool {
-        let Some(topic) = self.find(name) else { return true };
-        let is_released = !topic.has_subscribers()
-            && self.change(&topic, |state| {
-                let is_empty = state.is_owned_and_empty();
-                if is_empty {
-                    state.set_role(KeyRole::Unowned);
-                }
-                is_empty
-            }) != Some(false);
-        if is_released {
-            self.release(&topic, notifier.epochs);
-        }
-        is_released
     }
 }

@@ -213,7 +213,7 @@ fn keys_of_other_servers_count_toward_the_shares_of_their_clients() {
     assert_eq!(left_out, Some(0));
     assert_eq!(share(&successor), expected);
     assert_eq!(successor.write("t", &write("c")), Err(KeyError::ClientFull(1_024)));
-    // A node that becomes the owner of its replica.
+    // A node with a copy.
     let replica = TestTable::new();
     let topic = replica.table.find_or_create("t", &replica.epochs);
     let now = Instant::now();
@@ -223,13 +223,8 @@ fn keys_of_other_servers_count_toward_the_shares_of_their_clients() {
     replica.table.change(&topic, |state| state.install(changes, usize::MAX, now)).unwrap().unwrap();
     let changes = KeyedSnapshot { keys: later, ..snapshot };
     replica.table.change(&topic, |state| state.apply(1, changes, usize::MAX, now)).unwrap().unwrap();
-    replica.table.change(&topic, |state| state.own(9)).unwrap().unwrap();
     assert_eq!(share(&replica), expected);
     assert_eq!(topic.lock().export("t", now).keys.len(), 3);
-    // Keys without a value are forgotten, and then the topic.
-    for key in ["a", "program"] {
-        replica.write("t", &KeyWrite::delete(key)).unwrap();
-    }
-    replica.table.change(&topic, |state| state.expire(now + std::time::Duration::from_secs(3_600), 10));
+    replica.table.change(&topic, |state| state.disown(9));
     assert_eq!(share(&replica), 0);
 }

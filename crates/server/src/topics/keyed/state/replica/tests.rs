@@ -19,15 +19,23 @@ const CONFIG: KeyedConfig = KeyedConfig {
 
 const LIMITS: WriteLimits = WriteLimits { config: CONFIG, left: usize::MAX, client_left: usize::MAX };
 
-fn owner(epoch: u64) -> KeyedState {
-    let mut state = KeyedState::new(1);
-    state.own(epoch).unwrap();
-    state
+/// Returns the changes after a sequence, at most this many; `None` if removals after it are forgotten.
+fn changes_after(owner: &KeyedState, after: u64, max: usize, now: Instant) -> Option<KeyedSnapshot> {
+    let mut changes = owner.export("t", now);
+    if after < changes.forgotten || after > changes.position.sequence {
+        return None;
+    }
+    changes.keys.retain(|key| key.version > after);
+    if let Some(next) = changes.keys.get(max) {
+        changes.position.sequence = next.version - 1;
+        changes.keys.truncate(max);
+    }
+    Some(changes)
 }
 
 fn replica_of(owner: &KeyedState, now: Instant) -> KeyedState {
     let mut replica = KeyedState::new(2);
-    replica.set_role(KeyRole::Unowned);
+    replica.set_role(KeyRole::NoReplica);
     replica.install(owner.export("t", now), usize::MAX, now).unwrap();
     replica
 }
@@ -51,7 +59,7 @@ fn keys_of(state: &KeyedState) -> Vec<(String, u64, Option<Bytes>)> {
 fn replica_applies_changes_in_order_once_and_notices_gaps() {
     for seed in 0..100 {
         let (mut rng, mut now) = (Rng::new(seed), Instant::now());
-        let mut owner = owner(7);
+        let mut owner = KeyedState::new(7);
         let mut replica = replica_of(&owner, now);
         let mut sent: Vec<(u64, KeyedSnapshot)> = Vec::new();
         let mut published = 0;
@@ -59,7 +67,7 @@ fn replica_applies_changes_in_order_once_and_notices_gaps() {
             now += Duration::from_millis(rng.below(200) as u64);
             random_write(&mut owner, &mut rng, now);
             if rng.below(3) == 0 {
-                let batch = owner.export_changes("t", published, 1 + rng.below(900), now).unwrap();
+                let batch = changes_after(&owner, published, 1 + rng.below(3), now).unwrap();
                 sent.push((published, batch));
                 published = sent.last().unwrap().1.position.sequence;
             }
@@ -77,7 +85,7 @@ fn replica_applies_changes_in_order_once_and_notices_gaps() {
                 assert_eq!(keys_of(&replica), keys_of(&owner), "seed {seed}");
             }
         }
-        let rest = owner.export_changes("t", replica.position().sequence, usize::MAX, now);
+        let rest = changes_after(&owner, replica.position().sequence, usize::MAX, now);
         if let Some(rest) = rest {
             replica.apply(replica.position().sequence, rest, usize::MAX, now).unwrap();
             assert_eq!(keys_of(&replica), keys_of(&owner), "seed {seed}");
@@ -124,10 +132,10 @@ impl View {
 }
 
 #[test]
-fn readers_of_a_replica_see_one_state_also_when_the_owner_changes() {
+fn readers_of_a_replica_see_one_state_also_when_it_is_another() {
     for seed in 0..100 {
         let (mut rng, now) = (Rng::new(seed), Instant::now());
-        let mut owners = [owner(10), owner(11)];
+        let mut owners = [KeyedState::new(10), KeyedState::new(11)];
         let mut state = replica_of(&owners[0], now);
         let mut views = [View::default(), View::default()];
         for epoch in 20..220 {
@@ -135,24 +143,14 @@ fn readers_of_a_replica_see_one_state_also_when_the_owner_changes() {
             random_write(&mut owners[at], &mut rng, now);
             match rng.below(12) {
                 0 => state.install(owners[at].export("t", now), usize::MAX, now).unwrap(),
-                1 => {
-                    let from = state.position();
-                    state.adopt(epoch).unwrap();
-                    assert_eq!(state.position().sequence, from.sequence);
-                }
+                1 => state.disown(epoch),
                 2 => {
-                    state.own(epoch).unwrap();
-                    random_write(&mut state, &mut rng, now);
-                    state.set_role(KeyRole::Replica);
-                }
-                3 => state.disown(epoch),
-                4 => {
                     let full = state.install(owners[at].export("t", now), 0, now);
                     assert!(full.is_ok() || state.is_refused() && keys_of(&state).is_empty());
                 }
                 _ => {
                     let after = state.position().sequence;
-                    if let Some(batch) = owners[at].export_changes("t", after, usize::MAX, now) {
+                    if let Some(batch) = changes_after(&owners[at], after, usize::MAX, now) {
                         let applied = state.apply(after, batch, usize::MAX, now);
                         assert!(matches!(applied, Ok(()) | Err(ReplicaError::OtherEpoch)), "{applied:?}");
                     }
@@ -171,30 +169,28 @@ fn readers_of_a_replica_see_one_state_also_when_the_owner_changes() {
 #[test]
 fn replica_rejects_writes_and_does_not_expire_by_its_own_clock() {
     let now = Instant::now();
-    let mut owner = owner(7);
+    let mut owner = KeyedState::new(7);
     let write = KeyWrite::set("a", "1").with_ttl(Duration::from_secs(1));
     owner.write(&write, LIMITS, now).unwrap();
     let mut replica = replica_of(&owner, now);
     assert_eq!(replica.write(&write, LIMITS, now), Err(KeyError::NotOwner));
     let late = now + Duration::from_secs(2);
     assert!(!replica.expire(late, 8) && replica.get("a").is_some() && replica.next_due().is_none());
-    // Its successor expires it.
-    replica.own(8).unwrap();
-    assert!(replica.next_due().is_some_and(|due| due <= late));
-    assert!(replica.expire(late, 8) && replica.get("a").is_none());
-    assert_eq!(replica.position(), Position { epoch: 8, sequence: 2 });
+    assert!(owner.expire(late, 8));
+    replica.apply(1, changes_after(&owner, 1, 1, late).unwrap(), usize::MAX, late).unwrap();
+    assert!(replica.get("a").is_none() && replica.position() == owner.position());
 }
 
 #[test]
 fn replica_beyond_the_memory_limit_has_no_keys() {
     let now = Instant::now();
-    let mut owner = owner(7);
+    let mut owner = KeyedState::new(7);
     let mut replica = replica_of(&owner, now);
     owner.write(&KeyWrite::set("a", "1"), LIMITS, now).unwrap();
     owner.write(&KeyWrite::set("b", "2"), LIMITS, now).unwrap();
-    let first = owner.export_changes("t", 0, 1, now).unwrap();
+    let first = changes_after(&owner, 0, 1, now).unwrap();
     replica.apply(0, first, 300, now).unwrap();
-    let second = owner.export_changes("t", 1, usize::MAX, now).unwrap();
+    let second = changes_after(&owner, 1, usize::MAX, now).unwrap();
     assert_eq!(replica.apply(1, second.clone(), 200, now), Err(ReplicaError::ServerFull));
     assert!(replica.is_refused() && keys_of(&replica).is_empty());
     assert_eq!(replica.apply(1, second, 900, now), Err(ReplicaError::OtherEpoch), "it needs a snapshot");
@@ -205,7 +201,7 @@ fn replica_beyond_the_memory_limit_has_no_keys() {
 #[test]
 fn malformed_changes_are_rejected() {
     let now = Instant::now();
-    let owner = owner(7);
+    let owner = KeyedState::new(7);
     let change = |key: &str, version| KeySnapshot {
         key: key.to_owned(),
         version,
