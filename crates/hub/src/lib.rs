@@ -7,7 +7,7 @@
 //!
 //! A feature that is left out is not compiled: its builder methods are missing, and so are its routes and metrics.
 //!
-//! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications, presence and keys over NATS or Redis.
+//! * `cluster` (default): `HubBuilder::cluster`, nodes that share publications and presence over NATS or Redis.
 //! * `pages` (default): the start page, the chat, the console, the dashboard and its feed, and the script `/sinews.js`.
 //! * `pusher` (default): the Pusher protocol, `/app/{key}`, and its HTTP API at `/apps/{id}`.
 //! * `webhooks` (default): `HubConfig::with_webhooks` and `PusherApp::with_webhook`, event reports to the

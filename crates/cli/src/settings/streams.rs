@@ -38,10 +38,9 @@ settings! {
         durable_topics: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"chat.>\"" }
 
         /// Topics with durable keys, as a name or a pattern: `prices.>`. The keys of a topic are stored in a compacted
-        /// stream, so that they survive a restart; a write is acknowledged once it is on disk. In a cluster
-        /// ({cluster.url}), each node stores all durable keys, and a write is acknowledged once it is on the disk of the
-        /// node that owns the topic; give all nodes the same patterns. Needs {streams.directory}; with {streams.store}, too,
-        /// since a broker stores no keys: then the keys are in its folder `keys`, always synced as `batch`.
+        /// stream, so that they survive a restart; a write is acknowledged once it is on disk. Needs
+        /// {streams.directory}; with {streams.store}, too, since a broker stores no keys: then the keys are in its folder
+        /// `keys`, always synced as `batch`. Not in a cluster ({cluster.url}).
         durable_keys: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
 
         /// Streams that are compacted, as a name or a pattern: the newest record of each key is retained, and older
