@@ -31,9 +31,11 @@ use super::json::streams::JsonStreams;
 use crate::access::auth::{Action, Denied, Rights};
 use crate::closing::close;
 use crate::config::ConfigHandle;
-use crate::http::failure;
+use crate::http::{error_response, failure};
+use crate::model;
 use crate::model::problem::Problem;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
+use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
 
 /// Answers requests for topic messages.
@@ -84,7 +86,12 @@ impl TopicsReader<'_> {
         let config = Arc::clone(self.config);
         let has_presence = wanted.presence > PresenceDetail::None;
         let path = if request.param("name").is_some() { "/topics/{name}" } else { "/topics" };
-        self.respond(request, rights, path, names, move |client, assigned| {
+        let topics = wanted.topics.clone();
+        let openings = move |hub: &HubTopics| {
+            let names = topics.iter().filter(|topic| model::check_name(&topic.name).is_ok());
+            names.filter_map(|topic| hub.opening_of_history(&topic.name, topic.start)).collect()
+        };
+        self.respond(request, rights, path, names, openings, move |client, assigned| {
             if has_presence {
                 wanted.topics.iter().try_for_each(|topic| client.check_presence(&topic.name))?;
             }
@@ -93,13 +100,14 @@ impl TopicsReader<'_> {
         })
     }
 
-    /// Starts a response once the rights and the hooks permit its subscriptions.
+    /// Starts a response once the rights and the hooks permit its subscriptions, and this node has the topics.
     fn respond(
         self,
         request: &Request<'_>,
         rights: Rights,
         path: &'static str,
         topics: Vec<String>,
+        openings: impl FnOnce(&HubTopics) -> Vec<SharedOpening> + 'static,
         make: impl FnOnce(JsonClient, Vec<String>) -> Result<StreamingResponse, Problem> + 'static,
     ) -> Result<Answer, Denied> {
         let has_hook = |topic: &String| !matches!(rights.subscribe_hook(topic), Ok(None));
@@ -110,12 +118,21 @@ impl TopicsReader<'_> {
         };
         let (live, hub, max_message) = (self.live.clone(), Arc::clone(self.hub), self.max_message);
         let streams = self.streams;
+        let opened = Arc::clone(&hub);
         let client = move |rights| JsonClient::with_rights(rights, &live, hub, max_message, streams);
         let Some(hooks) = hooks else {
             may(&rights, &topics)?;
-            return Ok(match make(client(rights), Vec::new()) {
-                Ok(response) => response.into(),
-                Err(problem) => failure(problem.code, &problem.text).into(),
+            let openings = openings(&opened);
+            let respond = move || {
+                let made = make(client(rights), Vec::new());
+                made.map_err(|problem| failure(problem.code, &problem.text))
+            };
+            return Ok(match openings.is_empty() {
+                true => respond().map_or_else(Answer::from, Answer::from),
+                false => Answer::later_streaming(async move {
+                    wait_for_all(openings).await.map_err(|problem| error_response(&problem))?;
+                    respond()
+                }),
             });
         };
         Ok(Answer::later_streaming(async move {
@@ -125,6 +142,7 @@ impl TopicsReader<'_> {
                 let mut answer = accepted.answer;
                 let names = topics.iter().map(|topic| &**topic);
                 hooks.subscribe(&accepted.rights, names, &mut answer).await?;
+                wait_for_all(openings(&opened)).await?;
                 let MemberAnswer { topics: assigned, info, topic_infos } = answer;
                 let (client, headers) = (client(accepted.rights), hooks.into_headers());
                 let client = client.with_hooks(headers, accepted.is_granted, info, topic_infos);
@@ -133,6 +151,13 @@ impl TopicsReader<'_> {
             decided.await.map_err(|rejection| rejection.response())
         }))
     }
+}
+
+async fn wait_for_all(openings: Vec<SharedOpening>) -> Result<(), Problem> {
+    for opening in openings {
+        opening.await?;
+    }
+    Ok(())
 }
 
 /// A request's topics: the name in the path, or each `topic` in the query.

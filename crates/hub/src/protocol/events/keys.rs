@@ -13,6 +13,7 @@ use super::{EventReader, FollowedResource, LongPoll, RequestedSubscriptions, Top
 use crate::access::auth::Denied;
 use crate::http::{failure, topic_of};
 use crate::model;
+use crate::topics::HubTopics;
 
 /// The format for key changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,9 @@ impl TopicsReader<'_> {
         let rights = config.rights(request)?;
         let config = Arc::clone(self.config);
         let names = vec![topic.clone()];
-        self.respond(request, rights, "/topics/{name}/keys", names, move |client, _| {
+        let name = topic.clone();
+        let openings = move |hub: &HubTopics| hub.opening_of_keys(&name).into_iter().collect();
+        self.respond(request, rights, "/topics/{name}/keys", names, openings, move |client, _| {
             client.check_keys(&topic)?;
             let polled = RequestedTopic { name: topic.clone(), start: position.map(ReplayFrom::After) };
             let requested = Some(Box::new(RequestedSubscriptions::Keys(topic, options)));
