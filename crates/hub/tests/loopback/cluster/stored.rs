@@ -1,42 +1,56 @@
 //! Clusters whose histories and keys are in a topic store.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{HostRules, HubConfig};
+use sinews_hub::{HostRules, Hub, HubConfig};
 use sinews_store::StoreError;
 
-use super::{Client, KEY, TestPeer};
+use super::{Client, KEY, TestPeer, options};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::fake_store::FakeStore;
 use crate::support::{parse, request};
 
 /// Nodes with a bus and a topic store in common.
-struct StoredCluster {
+pub(super) struct StoredCluster {
     store: FakeStore,
-    nodes: [TestPeer; 3],
-    _broker: FakeBroker,
+    pub(super) nodes: [TestPeer; 3],
+    broker: FakeBroker,
 }
 
 impl StoredCluster {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let (broker, store) = (FakeBroker::start(WireProtocol::Redis), FakeStore::new());
-        let node = || {
-            let stored = store.connect();
-            TestPeer::start_with(&broker, |builder| {
-                let keys = ApiKeys::new().with_key(KEY).unwrap();
-                let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
-                let builder = builder.config(policy.with_api_keys(keys));
-                builder.history("chat.>", 100).topic_store(stored)
-            })
-        };
-        let nodes = [node(), node(), node()];
-        Self { store, nodes, _broker: broker }
+        let nodes = [(); 3].map(|()| join(&broker, &store));
+        Self { store, nodes, broker }
+    }
+
+    /// A further node.
+    pub(super) fn join(&self) -> TestPeer {
+        join(&self.broker, &self.store)
+    }
+
+    /// A hub of a further node.
+    pub(super) fn hub(&self) -> Hub {
+        let builder = Hub::builder().cluster(options(&self.broker.url()));
+        builder.topic_store(self.store.connect()).build().unwrap()
     }
 
     /// A client that has received this topic's messages up to the last one.
     fn subscriber(&self, node: usize, topic: &str) -> Client {
         self.nodes[node].subscriber(topic)
     }
+}
+
+fn join(broker: &FakeBroker, store: &FakeStore) -> TestPeer {
+    let stored = store.connect();
+    TestPeer::start_with(broker, |builder| {
+        let keys = ApiKeys::new().with_key(KEY).unwrap();
+        let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+        let builder = builder.config(policy.with_api_keys(keys));
+        builder.history("chat.>", 100).topic_store(stored)
+    })
 }
 
 fn authorization() -> String {
@@ -87,6 +101,24 @@ fn client_resumes_exactly_at_another_node() {
         messages.as_array().unwrap().iter().map(|message| message["data"].clone()).collect::<Vec<_>>()
     };
     assert_eq!(cluster.nodes.each_ref().map(history), [(); 3].map(|()| vec![json!(7), json!(8), json!(9)]));
+}
+
+#[test]
+fn event_stream_resumes_exactly_at_another_node() {
+    let cluster = StoredCluster::start();
+    let mut publisher = cluster.nodes[0].client();
+    let acks: Vec<Value> = (0..10).map(|number| publish(&mut publisher, "chat.1", number)).collect();
+    for node in &cluster.nodes {
+        let mut stream = node.connect();
+        let head = format!(
+            "GET /topics/chat.1 HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nLast-Event-ID: {}-{}\r\n\r\n",
+            node.address, acks[3]["epoch"], acks[3]["seq"]
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        let numbers = lines.filter_map(|line| line.strip_prefix("data: ")?.parse::<u32>().ok());
+        assert!(numbers.take(6).eq(4..10));
+    }
 }
 
 #[test]
