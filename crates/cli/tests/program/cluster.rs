@@ -56,7 +56,7 @@ fn check_nodes(engine: WireProtocol) {
 #[test]
 fn invalid_clusters_are_reported() {
     let failure = fails(program().args(["nodes", "kafka://127.0.0.1"]));
-    assert!(failure.contains("nats, nats+tls, redis and rediss"), "{failure}");
+    assert!(failure.contains("nats, nats+tls, redis, rediss, redis+unix"), "{failure}");
     let failure = fails(program().args(["nodes", "nats://127.0.0.1:1"]));
     assert!(failure.contains("127.0.0.1:1"), "{failure}");
     let failure = fails(program().args(["serve", "--cluster", "nats://a:secret@"]));
