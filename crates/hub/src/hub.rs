@@ -185,11 +185,11 @@ impl Hub {
             start_streams(store, &topics, &publisher)?;
         }
         if let Some(stored) = stored {
-            stored.start(&topics, publisher.clone())?;
+            stored.start(Arc::clone(&topics) as _, publisher.clone())?;
         }
         let observe = |bus: Arc<dyn TopicObserver>| {
             let observer = match stored.clone() {
-                Some(stored) => Arc::new(StoredInterest { hub: Arc::clone(&topics), stored, bus }),
+                Some(stored) => Arc::new(StoredInterest { hub: Arc::clone(&topics) as _, stored, bus }),
                 None => bus,
             };
             publisher.observe_subscriptions(topics.observer(observer));

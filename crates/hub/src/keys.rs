@@ -6,9 +6,9 @@ use futures_util::FutureExt as _;
 use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 
 use crate::model::Creator;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
 use crate::streams::service::StreamService;
-use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::KeyWriteOutcome;

@@ -12,6 +12,7 @@ pub(crate) mod json;
 pub(crate) mod json_list;
 mod names;
 pub(crate) mod nodes;
+pub(crate) mod opening;
 pub(crate) mod presence;
 pub(crate) mod problem;
 pub(crate) mod publication;

@@ -14,6 +14,7 @@ mod publish;
 mod publisher;
 pub(crate) mod shared_keys;
 pub(crate) mod stored;
+mod stored_target;
 pub(crate) mod subscribed;
 
 use std::collections::HashMap;
@@ -36,8 +37,8 @@ use crate::connections::ConnectionRegistry;
 use crate::model::encoding::EncodedTopics;
 use crate::model::events::EventSink;
 use crate::model::nodes::OtherNodes;
+use crate::model::opening::SharedOpening;
 use crate::model::{is_pattern, is_reserved};
-use crate::streams::store::SharedOpening;
 
 /// State that publishers and subscribers share.
 #[derive(Debug, Default)]

@@ -10,9 +10,9 @@ use futures_channel::oneshot;
 use crate::error::StoreError;
 
 /// Completes with a store's answer. Dropping it cancels nothing.
-pub struct StoreAnswer<T>(State<T>);
+pub struct StoreAnswer<T>(AnswerState<T>);
 
-enum State<T> {
+enum AnswerState<T> {
     Ready(Option<Result<T, StoreError>>),
     Later(oneshot::Receiver<Result<T, StoreError>>),
 }
@@ -21,21 +21,21 @@ impl<T> StoreAnswer<T> {
     /// An answer that exists already.
     #[must_use]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(State::Ready(Some(answer)))
+        Self(AnswerState::Ready(Some(answer)))
     }
 
     /// An answer that comes later, and its other end.
     #[must_use]
     pub fn channel() -> (StoreResponder<T>, Self) {
         let (sender, receiver) = oneshot::channel();
-        (StoreResponder(Some(sender)), Self(State::Later(receiver)))
+        (StoreResponder(Some(sender)), Self(AnswerState::Later(receiver)))
     }
 
     /// The answer, if it has come.
     pub fn take(&mut self) -> Option<Result<T, StoreError>> {
         match &mut self.0 {
-            State::Ready(answer) => answer.take(),
-            State::Later(receiver) => match receiver.try_recv() {
+            AnswerState::Ready(answer) => answer.take(),
+            AnswerState::Later(receiver) => match receiver.try_recv() {
                 Ok(answer) => answer,
                 Err(oneshot::Canceled) => Some(Err(StoreError::Closed)),
             },
@@ -48,8 +48,8 @@ impl<T> Future for StoreAnswer<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(answer) => Poll::Ready(answer.take().unwrap_or(Err(StoreError::Closed))),
-            State::Later(receiver) => {
+            AnswerState::Ready(answer) => Poll::Ready(answer.take().unwrap_or(Err(StoreError::Closed))),
+            AnswerState::Later(receiver) => {
                 Pin::new(receiver).poll(cx).map(|answer| answer.unwrap_or(Err(StoreError::Closed)))
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// What a store promises, as data: the start fails if a configuration needs what is missing, and the node list, the
+/// What a store promises, as data: the start fails if a configuration needs a missing one, and the node list, the
 /// readiness check and the book show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "data, which stores build")]

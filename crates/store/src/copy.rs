@@ -1,4 +1,4 @@
-//! A node's copy of a topic, without I/O: it decides what to read from the store, and what its subscribers receive.
+//! A node's copy of a topic, without I/O: it decides which reads the store gets, and which messages subscribers receive.
 //!
 //! The caller passes notifications and answers in the order in which they come, and executes the steps in order.
 

@@ -69,7 +69,7 @@ pub struct KeyLimits {
 pub struct KeysWritten {
     /// Position after the writes.
     pub position: Position,
-    /// Sequence before them: [`position`](Self::position)'s if they changed nothing, and if others' changes are between
+    /// Sequence before them: [`position`](Self::position)'s if they changed nothing, and if further changes are between
     /// them.
     pub prev: u64,
     /// One for each write.
@@ -151,8 +151,8 @@ pub struct KeyUpdate {
     pub prev: u64,
     /// In the order of their versions, each key once.
     pub changes: Vec<StoredKey>,
-    /// The store has skipped sequences, since writes may have been lost: whoever continues from an earlier position reads
-    /// all keys.
+    /// The store has skipped sequences, since writes may have been lost: a reader that continues from an earlier position
+    /// reads all keys.
     pub skipped: bool,
 }
 

@@ -420,7 +420,7 @@ mod tests {
         records.push(0, b"", b"a", ValueKind::Bytes).expect("small");
         let (append, mut pending) = QueuedAppend::without_queue(records.finish().expect("a record"), status);
         let (queue, receiver) = mpsc::channel(1);
-        queue.try_send(append).ok().expect("room");
+        assert!(queue.try_send(append).is_ok(), "room");
         drop(queue);
         simulated::start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -20,11 +20,13 @@ mod engine;
 mod follow;
 mod key_streams;
 mod keys;
+mod known_tops;
 mod lanes;
 mod log;
 mod read;
 mod replica;
 mod settings;
+mod shared;
 mod streams;
 mod subjects;
 mod wire;
@@ -46,6 +48,7 @@ use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 
+use self::shared::{MAX_PAYLOAD, OVERHEAD, StoreShared};
 use crate::error::BrokerConfigError;
 use crate::lock::lock;
 use crate::url::BrokerUrl;
@@ -53,15 +56,6 @@ use connection::{DEADLINE, OperationState};
 use engine::StoreEngine;
 use follow::FollowedName;
 use settings::NatsStoreSettings;
-
-/// Maximum operations that wait or are in flight.
-const OPERATIONS_MAX: usize = 65_536;
-/// Maximum bytes of their payloads.
-const BYTES_MAX: usize = 16 << 20;
-/// Bytes of a message besides its payload: subject and headers.
-const OVERHEAD: u64 = 8 << 10;
-/// The server's default `max_payload`, until a server has named its own.
-const MAX_PAYLOAD: u64 = 1 << 20;
 
 type Job = Box<dyn FnOnce(&Rc<StoreEngine>) + Send>;
 
@@ -71,42 +65,6 @@ pub(crate) struct NatsTopicStore {
     /// `None` once closed.
     jobs: Mutex<Option<mpsc::UnboundedSender<Job>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// State of the callers and the thread.
-struct StoreShared {
-    health: Mutex<StoreHealth>,
-    operations: AtomicUsize,
-    bytes: AtomicUsize,
-    max_value: AtomicU64,
-}
-
-/// An operation's share of the queue.
-struct QueuePermit {
-    shared: Arc<StoreShared>,
-    bytes: usize,
-}
-
-impl StoreShared {
-    fn set_max_payload(&self, bytes: u64) {
-        self.max_value.store(bytes.saturating_sub(OVERHEAD), Ordering::Relaxed);
-    }
-
-    fn permit(self: &Arc<Self>, bytes: usize) -> Option<QueuePermit> {
-        let operations = self.operations.fetch_add(1, Ordering::Relaxed);
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Dropping it gives both back.
-        let permit = QueuePermit { shared: Arc::clone(self), bytes };
-        let fits = operations < OPERATIONS_MAX && (before == 0 || before + bytes <= BYTES_MAX);
-        fits.then_some(permit)
-    }
-}
-
-impl Drop for QueuePermit {
-    fn drop(&mut self) {
-        self.shared.operations.fetch_sub(1, Ordering::Relaxed);
-        self.shared.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 /// Connects in the background, once the store is started.

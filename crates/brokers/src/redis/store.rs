@@ -71,7 +71,7 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
 use self::connection::StoreThread;
-use self::follow::{FollowSet, Followed};
+use self::follow::{FollowSet, FollowedChannel};
 use self::names::Names;
 use self::queue::OperationQueue;
 use self::settings::Settings;
@@ -107,7 +107,7 @@ impl RedisStoreShared {
         self.detects_failover.store(is_so, Ordering::Relaxed);
     }
 
-    fn set_followed(&self, followed: Followed, is_wanted: bool) {
+    fn set_followed(&self, followed: FollowedChannel, is_wanted: bool) {
         if lock(&self.followed).set(followed, is_wanted) {
             self.followed_changed.notify_one();
         }
@@ -192,19 +192,19 @@ impl TopicStore for RedisStore {
     }
 
     fn follow(&self, part: &TopicPart) {
-        self.shared.set_followed(Followed::Part(part.clone()), true);
+        self.shared.set_followed(FollowedChannel::Part(part.clone()), true);
     }
 
     fn unfollow(&self, part: &TopicPart) {
-        self.shared.set_followed(Followed::Part(part.clone()), false);
+        self.shared.set_followed(FollowedChannel::Part(part.clone()), false);
     }
 
     fn follow_pattern(&self, pattern: &str) {
-        self.shared.set_followed(Followed::Pattern(pattern.into()), true);
+        self.shared.set_followed(FollowedChannel::Pattern(pattern.into()), true);
     }
 
     fn unfollow_pattern(&self, pattern: &str) {
-        self.shared.set_followed(Followed::Pattern(pattern.into()), false);
+        self.shared.set_followed(FollowedChannel::Pattern(pattern.into()), false);
     }
 
     fn append(&self, append: LogAppend) -> StoreAnswer<LogAppended> {

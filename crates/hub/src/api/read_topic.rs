@@ -5,9 +5,9 @@ use sinews_server::{Answer, Request, Response};
 use crate::access::auth::{Action, Denied, Rights};
 use crate::config::ConfigHandle;
 use crate::http::error_response;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
-use crate::streams::store::SharedOpening;
 
 /// Reads a topic once the right to subscribe, this check, and the hooks permit it. The hooks get the route.
 pub(super) fn read_topic(

@@ -17,6 +17,7 @@ use crate::closing::{TOKEN_EXPIRED, close};
 use crate::config::ConfigHandle;
 use crate::connections::ConnectionPath;
 use crate::model;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
 use crate::session::client_session::ClientSession;
 use crate::streams::connection::{
@@ -27,7 +28,6 @@ use crate::streams::fetch::FetchedRecords;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::AckLevel;
 use crate::streams::service::StreamService;
-use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
 
 /// The subprotocol.

@@ -33,9 +33,9 @@ use crate::closing::close;
 use crate::config::ConfigHandle;
 use crate::http::{error_response, failure};
 use crate::model;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
 use crate::session::request_hooks::{MemberAnswer, RequestHooks, RequestRejection};
-use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
 
 /// Answers requests for topic messages.

@@ -44,13 +44,13 @@ use crate::model::publication::Publication;
 
 use crate::config::ConfigHandle;
 use crate::model::encoding::MESSAGES;
+use crate::model::opening::SharedOpening;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, HookKind, MessageContent};
 use crate::protocol::datagrams::{datagram_topics, use_datagrams};
 use crate::session::client_session::ClientSession;
 use crate::streams::follow::DurableSubscription;
-use crate::streams::store::SharedOpening;
 use crate::topics::HubTopics;
 
 /// The subprotocol, for clients that name one.
@@ -354,7 +354,8 @@ impl JsonClient {
             let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
             let ack = async move { appended.await.map(|appended| position_fields(appended.position)) };
             self.session.report_message(topic, content);
-            return Ok(self.keys.acknowledge_later(Box::pin(ack), id, cx));
+            self.keys.acknowledge_later(Box::pin(ack), id, cx);
+            return Ok(OpReply::Deferred);
         }
         let reached = self.session.hub().publish(cx, &Publication::new(topic, &content.into()));
         self.session.report_message(topic, content);

@@ -28,9 +28,10 @@ use super::relay_feed::RelayFeed;
 use super::request::find_partition;
 use super::store::{
     Deduplication, GroupPosition, IfMissing, OffsetLookup, OlderRecords, PartitionSource, PendingWrite,
-    ReadFailure, SharedOpening, StoreFuture, StreamStore,
+    ReadFailure, StreamStore,
 };
 use crate::model::brief::brief;
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::problem::{Problem, code, problem};
 
 /// Time that a shutdown waits for the broker's outstanding acknowledgements.

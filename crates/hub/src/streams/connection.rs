@@ -21,10 +21,11 @@ use super::groups::check_group_name;
 use super::replies::{AssignedPartition, Replies, ReplyContext, has_outbound_capacity};
 use super::request::{AckLevel, PartitionChoice, SubscriptionStart, choose_partition};
 use super::service::StreamService;
-use super::store::{PendingWrite, SharedOpening};
+use super::store::PendingWrite;
 use super::subscription::{GroupMembership, SendStep, StreamSubscription};
 use super::wake_flag::WakeFlag;
 use crate::access::auth::{Denied, Rights};
+use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
 
 /// The streams of one connection.

@@ -17,8 +17,9 @@ use futures_util::{FutureExt, StreamExt, stream};
 use sinews_server::TopicPattern;
 
 use super::service::StreamService;
-use super::store::{IfMissing, SharedOpening, StoreFuture};
+use super::store::IfMissing;
 use crate::model;
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::problem::{Problem, code, problem};
 
 /// Time between two listings of the broker's streams, while a pattern has subscribers: the delay of a new topic's first

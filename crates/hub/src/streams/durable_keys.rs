@@ -25,9 +25,9 @@ use sinews_stream::{AppendError, Durability, Partition, Pending, Stream, StreamC
 
 use self::record::encode;
 use super::durable_topics::single_partition;
-use super::store::StoreFuture;
 use crate::access::namespaces::order::PatternSet;
 use crate::model::brief::brief;
+use crate::model::opening::StoreFuture;
 use crate::model::problem::{Problem, code, problem};
 use crate::topics::key_faults::{FaultCause, RejectedWrites};
 use crate::waiting_tasks::WaitingTasks;

@@ -17,10 +17,10 @@ use super::durable_keys::TOMBSTONE_RETENTION;
 use super::durable_topics::DurableTopics;
 use super::errors::{not_open, unusable};
 use super::store::{
-    Deduplication, GroupPosition, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening,
-    StoreFuture, StreamStore,
+    Deduplication, GroupPosition, IfMissing, OffsetLookup, PartitionSource, PendingWrite, StreamStore,
 };
 use crate::model::brief::brief;
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::parse_patterns;
 use crate::model::problem::{Problem, code, problem};
 

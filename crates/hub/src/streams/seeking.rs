@@ -9,7 +9,7 @@ use sinews_stream::{Lookup, Partition, StartPosition};
 
 use super::request::PartitionChoice;
 use super::service::StreamService;
-use super::store::{SharedOpening, StoreFuture};
+use crate::model::opening::{SharedOpening, StoreFuture};
 
 impl StreamService {
     /// What a subscription to an open stream from a time has to wait for: the log's threads rebuild missing indexes.

@@ -25,14 +25,12 @@ use super::options::CreationRules;
 use super::quota::CreationQuota;
 use super::request::find_partition;
 use super::ring_writes::RingWriteExecutor;
-use super::store::{
-    Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, SharedOpening, StoreFuture,
-    StreamStore,
-};
+use super::store::{Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, StreamStore};
 use super::temporary::TemporaryDirectory;
 use crate::access::auth::{Action, Rights};
 use crate::access::namespaces::order::PatternSet;
 use crate::background::Background;
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, MessageContent};
 use crate::topics::key_faults::{FaultCause, KeyStorageMetrics, RejectedWrites};

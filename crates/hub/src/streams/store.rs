@@ -1,10 +1,7 @@
 //! Where streams are stored: in this node's log, or at a broker that this log follows.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::task::{self, Poll, Waker};
 
-use futures_util::future::Shared;
 use sinews_stream::broker::BrokerHealth;
 use sinews_stream::record::Records;
 use sinews_stream::{
@@ -12,13 +9,8 @@ use sinews_stream::{
     StreamConfig, Streams,
 };
 
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::problem::{Problem, code, problem};
-
-/// A result that the store gives later.
-pub(crate) type StoreFuture<T> = Pin<Box<dyn Future<Output = Result<T, Problem>> + Send>>;
-
-/// Completes when a stream can be read and written on this node. All tasks that wait for a stream share it.
-pub(crate) type SharedOpening = Shared<StoreFuture<()>>;
 
 /// Action when a stream does not exist. Only a client with the right to publish creates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

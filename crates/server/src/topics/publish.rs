@@ -6,7 +6,7 @@ use sinews_engine::ConnId;
 use sinews_session::Prepared;
 
 use super::entry::{Reach, Recipients};
-use super::history::append::EpochMismatch;
+use super::history::append::{EpochMismatch, HistoryPlace};
 use super::history::policy::Position;
 use super::name::InvalidTopic;
 use super::presence::undelivered::UpdateTurn;
@@ -89,7 +89,7 @@ impl Topics {
             }
             Placement::At(position, prev) => {
                 let message = make(Some(position));
-                self.append_at(topic, name, (position, prev), &message, except)
+                self.append_at(topic, name, HistoryPlace { position, prev }, &message, except)
                     .unwrap_or_else(|EpochMismatch| self.post_to_all(topic, name, &message, 0, except))
             }
             Placement::Version(version) => self.post_to_all(topic, name, &make(None), version, except),

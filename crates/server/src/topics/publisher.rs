@@ -9,7 +9,7 @@ use sinews_session::Prepared;
 
 use super::directory::Directory;
 use super::entry::{Reach, Recipients, TopicEntry};
-use super::history::append::{EpochMismatch, PublishOrigin};
+use super::history::append::{EpochMismatch, HistoryPlace, PublishOrigin};
 use super::history::policy::{HistoryPolicy, Position, ReplayFrom, StoredHistory, TopicSnapshot};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
@@ -90,7 +90,7 @@ impl Publisher {
             }
             Placement::At(position, prev) => {
                 let message = make(Some(position));
-                let placed = (position, prev);
+                let placed = HistoryPlace { position, prev };
                 let appended =
                     has_history().then(|| directory.append_at(topic, &patterns, placed, &message, from));
                 match appended {

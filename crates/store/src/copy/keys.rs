@@ -15,7 +15,7 @@ use crate::position::Position;
 pub struct KeyCopy {
     /// The last change; `None` before all keys were read.
     last: Option<Position>,
-    state: State,
+    state: KeyCopyState,
     /// Notifications that came during a read; its answer includes earlier changes.
     waiting: VecDeque<KeyUpdate>,
     /// Notifications may be missing since the read began.
@@ -23,7 +23,7 @@ pub struct KeyCopy {
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum KeyCopyState {
     /// The store does not notify yet.
     #[default]
     New,
@@ -78,25 +78,25 @@ impl KeyCopy {
     /// Whether the copy has all changes of which it knows.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        matches!(self.state, State::Live)
+        matches!(self.state, KeyCopyState::Live)
     }
 
     /// The store has confirmed that it notifies. For a copy that is live, the caller asks for the
     /// [top](Self::top) besides.
     pub fn following(&mut self, steps: &mut Vec<KeyStep>) {
         match self.state {
-            State::New => self.read_all(steps),
-            State::Failed { .. } => self.retry(steps),
-            State::Pages(_) | State::Changes => self.reads_again = true,
-            State::Live => {}
+            KeyCopyState::New => self.read_all(steps),
+            KeyCopyState::Failed { .. } => self.retry(steps),
+            KeyCopyState::Pages(_) | KeyCopyState::Changes => self.reads_again = true,
+            KeyCopyState::Live => {}
         }
     }
 
     /// Reads again after a failure.
     pub fn retry(&mut self, steps: &mut Vec<KeyStep>) {
         match (&self.state, self.last) {
-            (State::Failed { is_snapshot: false }, Some(last)) => self.read_changes(last, steps),
-            (State::Failed { .. }, _) => self.read_all(steps),
+            (KeyCopyState::Failed { is_snapshot: false }, Some(last)) => self.read_changes(last, steps),
+            (KeyCopyState::Failed { .. }, _) => self.read_all(steps),
             _ => {}
         }
     }
@@ -104,9 +104,9 @@ impl KeyCopy {
     /// The store has changed keys, or this node's write has the answer.
     pub fn notified(&mut self, update: KeyUpdate, steps: &mut Vec<KeyStep>) {
         match self.state {
-            State::New => {}
-            State::Live => self.follow(update, steps),
-            State::Pages(_) | State::Changes | State::Failed { .. } => {
+            KeyCopyState::New => {}
+            KeyCopyState::Live => self.follow(update, steps),
+            KeyCopyState::Pages(_) | KeyCopyState::Changes | KeyCopyState::Failed { .. } => {
                 self.waiting.push_back(update);
                 if self.waiting.len() > WAITING_MAX {
                     self.waiting.clear();
@@ -118,7 +118,7 @@ impl KeyCopy {
 
     /// The answer to an audit: the store's last change, and the copy's [`last`](Self::last) when it was asked.
     pub fn top(&mut self, asked: Position, top: Option<Position>, steps: &mut Vec<KeyStep>) {
-        let (State::Live, Some(last)) = (&self.state, self.last) else { return };
+        let (KeyCopyState::Live, Some(last)) = (&self.state, self.last) else { return };
         match (TopicChain { last: asked }.top(top), top) {
             (ChainLink::Lost, _) => self.read_all(steps),
             (_, Some(top)) if top.sequence > last.sequence => self.read_changes(last, steps),
@@ -128,15 +128,15 @@ impl KeyCopy {
 
     /// A read has failed. [`retry`](Self::retry) repeats it.
     pub fn read_failed(&mut self) {
-        let is_snapshot = matches!(self.state, State::Pages(_));
-        if is_snapshot || matches!(self.state, State::Changes) {
-            self.state = State::Failed { is_snapshot };
+        let is_snapshot = matches!(self.state, KeyCopyState::Pages(_));
+        if is_snapshot || matches!(self.state, KeyCopyState::Changes) {
+            self.state = KeyCopyState::Failed { is_snapshot };
         }
     }
 
     /// The answer to a page's read.
     pub fn page(&mut self, page: StoredKeys, steps: &mut Vec<KeyStep>) {
-        let State::Pages(pages) = &mut self.state else { return };
+        let KeyCopyState::Pages(pages) = &mut self.state else { return };
         pages.first = pages.first.or(page.position);
         page.keys.into_iter().for_each(|key| pages.add(key));
         match (page.cursor, pages.first) {
@@ -153,31 +153,31 @@ impl KeyCopy {
     /// The answer to a read of changes.
     pub fn changes(&mut self, changes: KeyChanges, steps: &mut Vec<KeyStep>) {
         match (&mut self.state, changes) {
-            (State::Pages(pages), KeyChanges::Since(update)) if pages.is_complete => {
+            (KeyCopyState::Pages(pages), KeyChanges::Since(update)) if pages.is_complete => {
                 let mut pages = std::mem::take(pages);
                 update.changes.into_iter().for_each(|key| pages.add(key));
                 self.install(update.position, pages.keys, steps);
             }
-            (State::Changes, KeyChanges::Since(update)) => {
+            (KeyCopyState::Changes, KeyChanges::Since(update)) => {
                 let last = self.last.unwrap_or_default();
                 if update.prev != last.sequence || update.position.epoch != last.epoch {
                     self.read_all(steps);
                     return;
                 }
-                self.state = State::Live;
+                self.state = KeyCopyState::Live;
                 if update.position != last {
                     self.apply(update, steps);
                 }
                 self.catch_up(steps);
             }
-            (State::Pages(_) | State::Changes, KeyChanges::Unknown) => self.read_all(steps),
+            (KeyCopyState::Pages(_) | KeyCopyState::Changes, KeyChanges::Unknown) => self.read_all(steps),
             _ => {}
         }
     }
 
     fn read_all(&mut self, steps: &mut Vec<KeyStep>) {
         self.waiting.clear();
-        self.state = State::Pages(Pages::default());
+        self.state = KeyCopyState::Pages(Pages::default());
         steps.push(KeyStep::Read(None));
     }
 
@@ -188,7 +188,7 @@ impl KeyCopy {
             return;
         }
         self.waiting.clear();
-        self.state = State::Changes;
+        self.state = KeyCopyState::Changes;
         steps.push(KeyStep::Changes(last));
     }
 
@@ -196,7 +196,7 @@ impl KeyCopy {
         let mut keys: Vec<StoredKey> = keys.into_values().filter(|key| key.value.is_some()).collect();
         keys.sort_unstable_by_key(|key| key.version);
         self.last = Some(position);
-        self.state = State::Live;
+        self.state = KeyCopyState::Live;
         steps.push(KeyStep::Install(position, keys));
         self.catch_up(steps);
     }

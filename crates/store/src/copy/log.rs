@@ -22,7 +22,7 @@ use crate::position::Position;
 pub struct LogCopy {
     /// The last message; `None` before the first page.
     last: Option<Position>,
-    state: State,
+    state: LogCopyState,
     /// Notifications that came during a read, with their epochs; its answer includes earlier messages.
     waiting: VecDeque<(u64, LogEntry)>,
     /// Notifications may be missing since the read began.
@@ -31,7 +31,7 @@ pub struct LogCopy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LogCopyState {
     /// The store does not notify yet.
     New,
     Reading(LogStart),
@@ -71,13 +71,19 @@ impl LogCopy {
     /// A copy without messages, which retains at most this many.
     #[must_use]
     pub fn new(messages_max: u32) -> Self {
-        Self { last: None, state: State::New, waiting: VecDeque::new(), reads_again: false, messages_max }
+        Self {
+            last: None,
+            state: LogCopyState::New,
+            waiting: VecDeque::new(),
+            reads_again: false,
+            messages_max,
+        }
     }
 
     /// A live copy without messages, whose last message has this position.
     #[must_use]
     pub fn behind(position: Position, messages_max: u32) -> Self {
-        Self { last: Some(position), state: State::Live, ..Self::new(messages_max) }
+        Self { last: Some(position), state: LogCopyState::Live, ..Self::new(messages_max) }
     }
 
     /// The last message; `None` if the copy was not read yet.
@@ -89,30 +95,30 @@ impl LogCopy {
     /// Whether the copy has all messages of which it knows.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.state == State::Live
+        self.state == LogCopyState::Live
     }
 
     /// The store has confirmed that it notifies. For a copy that is live, the caller asks for the
     /// [top](Self::top) besides.
     pub fn following(&mut self, steps: &mut Vec<LogStep>) {
         match self.state {
-            State::New => self.read(LogStart::Last(self.messages_max), steps),
-            State::Failed(start) => self.read(start, steps),
-            State::Reading(_) => self.reads_again = true,
-            State::Live => {}
+            LogCopyState::New => self.read(LogStart::Last(self.messages_max), steps),
+            LogCopyState::Failed(start) => self.read(start, steps),
+            LogCopyState::Reading(_) => self.reads_again = true,
+            LogCopyState::Live => {}
         }
     }
 
     /// Reads all messages, for a live copy that began [behind](Self::behind) some.
     pub fn reload(&mut self, steps: &mut Vec<LogStep>) {
-        if self.state == State::Live {
+        if self.state == LogCopyState::Live {
             self.read(LogStart::Last(self.messages_max), steps);
         }
     }
 
     /// Reads again after a failure.
     pub fn retry(&mut self, steps: &mut Vec<LogStep>) {
-        if let State::Failed(start) = self.state {
+        if let LogCopyState::Failed(start) = self.state {
             self.read(start, steps);
         }
     }
@@ -120,21 +126,21 @@ impl LogCopy {
     /// The store has appended a message.
     pub fn notified(&mut self, epoch: u64, entry: LogEntry, steps: &mut Vec<LogStep>) {
         match self.state {
-            State::New => {}
-            State::Reading(_) | State::Failed(_) => {
+            LogCopyState::New => {}
+            LogCopyState::Reading(_) | LogCopyState::Failed(_) => {
                 self.waiting.push_back((epoch, entry));
                 if self.waiting.len() > WAITING_MAX {
                     self.waiting.clear();
                     self.reads_again = true;
                 }
             }
-            State::Live => self.follow(epoch, entry, steps),
+            LogCopyState::Live => self.follow(epoch, entry, steps),
         }
     }
 
     /// The answer to an audit: the store's last message, and the copy's [`last`](Self::last) when it was asked.
     pub fn top(&mut self, asked: Position, top: Option<Position>, steps: &mut Vec<LogStep>) {
-        let (State::Live, Some(last)) = (self.state, self.last) else { return };
+        let (LogCopyState::Live, Some(last)) = (self.state, self.last) else { return };
         match (TopicChain { last: asked }.top(top), top) {
             (ChainLink::Lost, _) => self.read(LogStart::Last(self.messages_max), steps),
             (_, Some(top)) if top.sequence > last.sequence => {
@@ -146,27 +152,27 @@ impl LogCopy {
 
     /// A read has failed. [`retry`](Self::retry) repeats it.
     pub fn read_failed(&mut self) {
-        if let State::Reading(start) = self.state {
-            self.state = State::Failed(start);
+        if let LogCopyState::Reading(start) = self.state {
+            self.state = LogCopyState::Failed(start);
         }
     }
 
     /// The answer to a read.
     pub fn page(&mut self, page: LogPage, steps: &mut Vec<LogStep>) {
-        let State::Reading(start) = self.state else { return };
-        self.state = State::Live;
+        let LogCopyState::Reading(start) = self.state else { return };
+        self.state = LogCopyState::Live;
         let more = page.more;
         match start {
             LogStart::Last(_) => self.replace(page, steps),
             LogStart::After(_) => self.extend(page, steps),
         }
-        if self.state == State::Live
+        if self.state == LogCopyState::Live
             && let Some(last) = self.last
             && (more || std::mem::take(&mut self.reads_again))
         {
             self.read(LogStart::After(last.sequence), steps);
         }
-        while self.state == State::Live
+        while self.state == LogCopyState::Live
             && let Some((epoch, entry)) = self.waiting.pop_front()
         {
             self.follow(epoch, entry, steps);
@@ -175,7 +181,7 @@ impl LogCopy {
 
     fn read(&mut self, start: LogStart, steps: &mut Vec<LogStep>) {
         self.waiting.clear();
-        self.state = State::Reading(start);
+        self.state = LogCopyState::Reading(start);
         steps.push(LogStep::Read(start));
     }
 

@@ -68,7 +68,7 @@ pub(super) fn few(packages: &BTreeSet<String>) -> Vec<Violation> {
 const PROGRAM: &str = "crates/cli/Cargo.toml";
 
 /// A new dependency replaces another one, or a reason for more packages is given in the book (`REASONS`).
-const PACKAGES_MAX: usize = 141;
+const PACKAGES_MAX: usize = 142;
 
 /// Returns each dependency's name, line and declaration in a manifest with one line per dependency.
 fn dependencies(manifest: &str) -> Vec<(&str, usize, &str)> {
@@ -112,7 +112,7 @@ mod tests {
         let set = |count: usize| (0..count).map(|number| number.to_string()).collect();
         assert_eq!(few(&set(PACKAGES_MAX)), []);
         let found = few(&set(PACKAGES_MAX + 1));
-        assert!(found.len() == 1 && found[0].what.contains("142 packages, more than 141"), "{found:?}");
+        assert!(found.len() == 1 && found[0].what.contains("143 packages, more than 142"), "{found:?}");
     }
 
     #[test]

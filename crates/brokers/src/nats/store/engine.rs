@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use sinews_store::{StoreError, StoreHealth, StoreSink};
 use tokio::sync::mpsc;
 
-use super::StoreShared;
 use super::classes::LogClasses;
 use super::connection::{StoreConnection, StoreConnectionEvent};
 use super::follow::FollowedParts;
 use super::key_streams::KeyStreams;
+use super::known_tops::KnownTops;
 use super::lanes::Lanes;
-use super::log::KnownTops;
 use super::settings::NatsStoreSettings;
+use super::shared::StoreShared;
 use super::wire::ServerClock;
 use crate::lock::lock;
 use crate::reconnect::ReconnectDelay;

@@ -1,4 +1,4 @@
-//! Followed topics: a subscription to the announcements of each, and of each pattern.
+//! FollowedEntry topics: a subscription to the announcements of each, and of each pattern.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,10 +23,10 @@ const RECENT_MAX: usize = 256;
 /// Time for which an append waits for its announcement.
 const ANNOUNCEMENT_TIME: Duration = Duration::from_millis(100);
 
-/// Followed topics and patterns.
+/// FollowedEntry topics and patterns.
 #[derive(Default)]
 pub(super) struct FollowedParts {
-    parts: RefCell<BTreeMap<FollowedName, Rc<Followed>>>,
+    parts: RefCell<BTreeMap<FollowedName, Rc<FollowedEntry>>>,
     /// Parts without a subscription.
     waiting: RefCell<VecDeque<FollowedName>>,
     added: Notify,
@@ -39,7 +39,7 @@ pub(super) enum FollowedName {
 }
 
 #[derive(Default)]
-struct Followed {
+struct FollowedEntry {
     subscription: RefCell<Option<JoinHandle<()>>>,
     state: Cell<FollowState>,
     /// Sequences that were announced, and those of their predecessors.
@@ -69,7 +69,7 @@ impl FollowedName {
     }
 }
 
-impl Drop for Followed {
+impl Drop for FollowedEntry {
     fn drop(&mut self) {
         if let Some(task) = self.subscription.take() {
             task.abort();
@@ -236,7 +236,7 @@ impl StoreEngine {
         tokio::time::timeout(ANNOUNCEMENT_TIME, announced).await.ok()
     }
 
-    fn announce(&self, followed: &Followed, message: &Message) {
+    fn announce(&self, followed: &FollowedEntry, message: &Message) {
         let parsed = self.settings.subjects.parse_announced(&message.subject);
         let Some(((epoch, topic), sequence)) = parsed.zip(number(message, SEQUENCE)) else { return };
         let prev = number(message, LAST_SEQUENCE).unwrap_or(0);
@@ -258,7 +258,7 @@ impl StoreEngine {
 
 async fn receive(
     engine: std::rc::Weak<StoreEngine>,
-    followed: std::rc::Weak<Followed>,
+    followed: std::rc::Weak<FollowedEntry>,
     mut subscription: Subscriber,
 ) {
     while let Some(message) = subscription.next().await {

@@ -6,7 +6,6 @@
 //! The first message in a topic is marked as such by its publisher, under the condition that the topic has none. So a
 //! reader that has nothing, and reads from the beginning, knows whether it misses anything.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,10 +37,6 @@ pub(super) const ANSWER_BYTES: u64 = 4 << 20;
 const BEHIND_DELAYS: [u64; 6] = [5, 10, 20, 40, 80, 160];
 /// Attempts for a conditional write that conflicts with others.
 pub(super) const ATTEMPTS: u32 = 3;
-
-/// The last positions of topics that this node has seen.
-#[derive(Default)]
-pub(super) struct KnownTops(RefCell<HashMap<Box<str>, Position>>);
 
 /// What a message needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,7 +27,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a node follows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Followed {
+pub(super) enum FollowedChannel {
     Part(TopicPart),
     /// The logs in all topics that match a pattern.
     Pattern(Box<str>),
@@ -36,13 +36,13 @@ pub(super) enum Followed {
 /// Parts and patterns that this node follows, and those for which that has changed.
 #[derive(Default)]
 pub(super) struct FollowSet {
-    wanted: HashSet<Followed>,
-    changed: HashSet<Followed>,
+    wanted: HashSet<FollowedChannel>,
+    changed: HashSet<FollowedChannel>,
 }
 
 impl FollowSet {
     /// Adds or removes; returns whether anything has changed.
-    pub(super) fn set(&mut self, followed: Followed, is_wanted: bool) -> bool {
+    pub(super) fn set(&mut self, followed: FollowedChannel, is_wanted: bool) -> bool {
         let has_changed =
             if is_wanted { self.wanted.insert(followed.clone()) } else { self.wanted.remove(&followed) };
         has_changed && self.changed.insert(followed)
@@ -50,9 +50,9 @@ impl FollowSet {
 }
 
 /// One connection's state.
-struct Subscriptions {
+struct ChannelSubscriptions {
     sink: PubSubSink,
-    subscribed: HashSet<Followed>,
+    subscribed: HashSet<FollowedChannel>,
     /// Patterns by their glob.
     patterns: BTreeMap<String, Vec<Box<str>>>,
 }
@@ -86,8 +86,8 @@ impl StoreThread {
         let connected = connected.map_err(|_| "no answer to the login".to_owned())?;
         let (sink, mut messages) = connected.map_err(|error| error.to_string())?.split();
         let probing = sink.clone();
-        let mut all = Subscriptions { sink, subscribed: HashSet::new(), patterns: BTreeMap::new() };
-        let wanted: HashSet<Followed> = {
+        let mut all = ChannelSubscriptions { sink, subscribed: HashSet::new(), patterns: BTreeMap::new() };
+        let wanted: HashSet<FollowedChannel> = {
             let mut set = lock(&self.shared.followed);
             set.changed.clear();
             set.wanted.clone()
@@ -117,7 +117,7 @@ impl StoreThread {
         }
     }
 
-    fn changes(&self) -> Vec<(Followed, bool)> {
+    fn changes(&self) -> Vec<(FollowedChannel, bool)> {
         let mut set = lock(&self.shared.followed);
         let changed = std::mem::take(&mut set.changed);
         changed
@@ -130,7 +130,11 @@ impl StoreThread {
     }
 
     /// Subscribes to the wanted ones, and ends the subscriptions of the others.
-    async fn apply(&self, all: &mut Subscriptions, changes: Vec<(Followed, bool)>) -> Result<(), String> {
+    async fn apply(
+        &self,
+        all: &mut ChannelSubscriptions,
+        changes: Vec<(FollowedChannel, bool)>,
+    ) -> Result<(), String> {
         let names = &self.settings.names;
         let (wanted, unwanted): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, is_wanted)| *is_wanted);
         for (followed, _) in unwanted {
@@ -143,12 +147,13 @@ impl StoreThread {
             match followed {
                 // It was unfollowed and followed again meanwhile.
                 ref known if all.subscribed.contains(known) => self.confirm(&followed),
-                Followed::Part(_) => parts.push(followed),
-                Followed::Pattern(_) => patterns.push(followed),
+                FollowedChannel::Part(_) => parts.push(followed),
+                FollowedChannel::Pattern(_) => patterns.push(followed),
             }
         }
         for followed in [parts, patterns] {
-            let mut batches: Vec<Vec<Followed>> = followed.chunks(CHANNELS_MAX).map(<[_]>::to_vec).collect();
+            let mut batches: Vec<Vec<FollowedChannel>> =
+                followed.chunks(CHANNELS_MAX).map(<[_]>::to_vec).collect();
             while let Some(mut batch) = batches.pop() {
                 match all.subscribe(names, &batch).await? {
                     Ok(()) => batch.iter().for_each(|followed| self.confirm(followed)),
@@ -164,11 +169,11 @@ impl StoreThread {
         Ok(())
     }
 
-    fn confirm(&self, followed: &Followed) {
+    fn confirm(&self, followed: &FollowedChannel) {
         self.sink.following(&part(followed));
     }
 
-    fn pass_on(&self, all: &Subscriptions, message: &Msg) {
+    fn pass_on(&self, all: &ChannelSubscriptions, message: &Msg) {
         let Some(TopicPart { topic, part }) = self.settings.names.part(message.get_channel_name()) else {
             return;
         };
@@ -200,18 +205,22 @@ impl StoreThread {
 }
 
 /// The part that notifications name; that of a pattern is its log.
-fn part(followed: &Followed) -> TopicPart {
+fn part(followed: &FollowedChannel) -> TopicPart {
     match followed {
-        Followed::Part(part) => part.clone(),
-        Followed::Pattern(pattern) => TopicPart::log(pattern),
+        FollowedChannel::Part(part) => part.clone(),
+        FollowedChannel::Pattern(pattern) => TopicPart::log(pattern),
     }
 }
 
-impl Subscriptions {
+impl ChannelSubscriptions {
     /// Subscribes to parts only, or to patterns only. Returns an error of the connection, or the server's rejection.
-    async fn subscribe(&mut self, names: &Names, batch: &[Followed]) -> Result<Result<(), String>, String> {
+    async fn subscribe(
+        &mut self,
+        names: &Names,
+        batch: &[FollowedChannel],
+    ) -> Result<Result<(), String>, String> {
         let channels: Vec<String> = batch.iter().map(|followed| channel(names, followed)).collect();
-        let is_pattern = matches!(batch.first(), Some(Followed::Pattern(_)));
+        let is_pattern = matches!(batch.first(), Some(FollowedChannel::Pattern(_)));
         let answer = if is_pattern {
             tokio::time::timeout(SILENCE_MAX, self.sink.psubscribe(&channels)).await
         } else {
@@ -222,7 +231,7 @@ impl Subscriptions {
             return Ok(Err(rejection(&command, &reason)));
         }
         for (followed, channel) in batch.iter().zip(channels) {
-            if let Followed::Pattern(pattern) = followed {
+            if let FollowedChannel::Pattern(pattern) = followed {
                 self.patterns.entry(channel).or_default().push(pattern.clone());
             }
             self.subscribed.insert(followed.clone());
@@ -230,9 +239,9 @@ impl Subscriptions {
         Ok(Ok(()))
     }
 
-    async fn unsubscribe(&mut self, names: &Names, followed: &Followed) -> Result<(), String> {
+    async fn unsubscribe(&mut self, names: &Names, followed: &FollowedChannel) -> Result<(), String> {
         let channel = channel(names, followed);
-        let Followed::Pattern(pattern) = followed else {
+        let FollowedChannel::Pattern(pattern) = followed else {
             let answer = tokio::time::timeout(SILENCE_MAX, self.sink.unsubscribe(channel)).await;
             return outcome(answer).map(|_| ());
         };
@@ -248,10 +257,10 @@ impl Subscriptions {
     }
 }
 
-fn channel(names: &Names, followed: &Followed) -> String {
+fn channel(names: &Names, followed: &FollowedChannel) -> String {
     match followed {
-        Followed::Part(part) => names.channel(part),
-        Followed::Pattern(pattern) => names.glob(pattern),
+        FollowedChannel::Part(part) => names.channel(part),
+        FollowedChannel::Pattern(pattern) => names.glob(pattern),
     }
 }
 

@@ -40,15 +40,15 @@ enum StoreEvent {
 }
 
 #[derive(Default)]
-struct Recorder(Mutex<Vec<StoreEvent>>);
+struct StoreRecorder(Mutex<Vec<StoreEvent>>);
 
-impl Recorder {
+impl StoreRecorder {
     fn push(&self, event: StoreEvent) {
         self.0.lock().expect("no panic").push(event);
     }
 }
 
-impl StoreSink for Recorder {
+impl StoreSink for StoreRecorder {
     fn appended(&self, topic: &str, epoch: u64, entry: LogEntry) {
         self.push(StoreEvent::Appended(topic.to_owned(), epoch, entry));
     }
@@ -73,7 +73,7 @@ impl StoreSink for Recorder {
 /// A node's store, and its notifications.
 struct StoreNode {
     store: RedisStore,
-    events: Arc<Recorder>,
+    events: Arc<StoreRecorder>,
 }
 
 impl StoreNode {

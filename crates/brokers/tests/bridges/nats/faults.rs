@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sinews_store::{
-    KeyCommand, KeyCommands, KeyCondition, KeyLimits, KeyOutcome, LogAppend, LogEntry, LogStart, Position,
-    ReadKeys, Retention, StoreError, StoreHealth, TopicPart,
+    KeyCommand, KeyCommands, KeyCondition, KeyLimits, KeyOutcome, LogAppend, LogEntry, LogStart, ReadKeys,
+    Retention, StoreError, StoreHealth, TopicPart,
 };
 use sinews_testkit::TestCertificate;
 use tempfile::TempDir;

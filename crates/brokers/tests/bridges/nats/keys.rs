@@ -168,7 +168,7 @@ impl KeyRun {
         }
     }
 
-    fn read(&mut self, topic: &'static str, node: usize) {
+    fn read(&self, topic: &'static str, node: usize) {
         if self.topics.contains_key(topic) {
             self.until_current(topic, node);
             assert_eq!(self.nodes[node].keys(topic), self.topics[topic].keys);

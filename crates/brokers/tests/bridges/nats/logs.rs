@@ -131,7 +131,7 @@ impl ModelRun {
         if is_last {
             return;
         }
-        let is_last_page = expected.last().map_or(model.top() <= after, |last| last.0 == model.top());
+        let is_last_page = expected.last().map_or_else(|| model.top() <= after, |last| last.0 == model.top());
         assert_eq!(page.more, !is_last_page && !expected.is_empty(), "{topic:?} {start:?} {page:?}");
         // Complete if, and only if, the reader misses nothing.
         let is_position = after == 0 || model.messages.iter().any(|message| message.0 == after);
@@ -150,7 +150,7 @@ impl ModelRun {
         );
     }
 
-    fn tops(&mut self, node: usize) {
+    fn tops(&self, node: usize) {
         let expected = TOPICS.map(|topic| {
             let model = self.topics.get(topic)?;
             (model.top() > 0).then(|| Position { epoch: model.epoch, sequence: model.top() })

@@ -108,7 +108,7 @@ fn command(words: &[String]) -> String {
         _ => None,
     };
     let name = if words[0] == "CLIENT" { words[..2].join(" ") } else { words[0].clone() };
-    script.map_or(name.clone(), |script| format!("{name} {script}"))
+    script.map_or_else(|| name.clone(), |script| format!("{name} {script}"))
 }
 
 fn answer(words: &[String], stored: &[&str]) -> String {

@@ -11,15 +11,14 @@ use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
-use super::OpReply;
 use crate::access::auth::{Action, Rights};
 use crate::keys::KeyStore;
 use crate::model;
 use crate::model::brief::brief;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
 use crate::session::client_session::ClientSession;
 use crate::streams::service::StreamService;
-use crate::streams::store::SharedOpening;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::KeyWriteOutcome;
 
@@ -154,16 +153,10 @@ impl ConnectionKeys {
     }
 
     /// Acknowledges a publication when a store has answered it, behind earlier requests.
-    pub(super) fn acknowledge_later(
-        &mut self,
-        ack: PendingAck,
-        id: &Option<Value>,
-        cx: &mut Context<'_>,
-    ) -> OpReply {
+    pub(super) fn acknowledge_later(&mut self, ack: PendingAck, id: &Option<Value>, cx: &mut Context<'_>) {
         self.0.get_or_insert_default().pending.push_back((id.clone(), ack));
         self.pause_if_full(cx);
         cx.waker().wake();
-        OpReply::Deferred
     }
 
     fn pending(&self) -> usize {

@@ -17,6 +17,7 @@ use sinews_stream::{Appended, ReadResult};
 use crate::access::auth::{Action, Rights};
 use crate::model::brief::brief;
 use crate::model::json::{borrowed, check_depth, present};
+use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{MessageContent, is_pattern};
 use crate::streams::connection::{
@@ -30,7 +31,6 @@ use crate::streams::records_from::records_from;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
-use crate::streams::store::SharedOpening;
 use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
 
 /// An operation on streams. The stream may be omitted if the path names it.

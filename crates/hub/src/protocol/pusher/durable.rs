@@ -19,10 +19,10 @@ use crate::apps::encoding::RECOVERABLE_EVENTS;
 use crate::apps::live::LiveApps;
 use crate::model::brief::brief;
 use crate::model::event::Event;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
 use crate::streams::missed::MissedRecords;
 use crate::streams::service::StreamService;
-use crate::streams::store::SharedOpening;
 use crate::streams::topic_history::HISTORY_MAX;
 
 /// A subscription that waits for the events that its client has missed.

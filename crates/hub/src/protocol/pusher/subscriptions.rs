@@ -1,7 +1,9 @@
 //! A client's subscriptions.
 
+use std::future::ready;
 use std::task::Poll;
 
+use futures_util::FutureExt as _;
 use serde_json::json;
 use sinews_server::{Context, InvalidTopic, Member, PresenceError};
 
@@ -170,19 +172,8 @@ impl PusherClient {
             (Some(added), _) => added,
             (None, Some(request)) => {
                 drop(order);
-                let pending =
-                    match (self.hub().opening_of_history(&topic, request.start()), &self.services.store) {
-                        (Some(opening), _) => {
-                            Some(PendingRecovery::stored(channel, &topic, request, opening))
-                        }
-                        (None, Some(store)) => {
-                            Some(PendingRecovery::new(channel, &topic, request, store, &self.services))
-                        }
-                        (None, None) => None,
-                    };
-                if let Some(pending) = pending {
-                    connection.rare.get_or_insert_default().recoveries.push(pending);
-                }
+                let pending = self.pending_recovery(channel, &topic, request);
+                connection.rare.get_or_insert_default().recoveries.push(pending);
                 self.continue_recoveries(connection, cx);
                 return Ok(());
             }
@@ -193,6 +184,19 @@ impl PusherClient {
         drop(order);
         let last = if is_needed { last.into() } else { LastEvent::Unneeded };
         self.acknowledge(connection, channel, recover.is_some(), recovery, last, cx)
+    }
+
+    /// A recovery from a durable topic's stream, or from a topic store.
+    fn pending_recovery(&self, channel: &str, topic: &str, request: RecoverRequest) -> PendingRecovery {
+        match self.services.durable_store(topic) {
+            Some(store) => PendingRecovery::new(channel, topic, request, store, &self.services),
+            None => {
+                let opening = self.hub().opening_of_history(topic, request.start());
+                // It has perhaps come meanwhile.
+                let opening = opening.unwrap_or_else(|| ready(Ok(())).boxed().shared());
+                PendingRecovery::stored(channel, topic, request, opening)
+            }
+        }
     }
 
     /// Answers the subscriptions whose missed events are read, in request order as far as the streams permit it. While

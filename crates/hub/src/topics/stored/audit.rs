@@ -7,7 +7,7 @@ use sinews_server::Position;
 use sinews_store::{PartKind, TopicPart};
 use tokio::time::timeout;
 
-use super::StoredTopics;
+use super::shared::StoredTopics;
 
 /// Topics in one request.
 const TOPICS_MAX: usize = 1_000;

@@ -1,24 +1,30 @@
 //! What this node follows at the store: topics with a history that have subscribers.
 
+use std::fmt;
 use std::sync::Arc;
 
-use super::StoredTopics;
+use super::shared::StoredTopics;
+use super::target::StoredTarget;
 use crate::model::is_pattern;
-use crate::topics::HubTopics;
 use crate::topics::subscribed::TopicObserver;
 
 /// Divides subscriptions between the store and the bus: topics with a history come from the store alone, and patterns
 /// from both.
-#[derive(Debug)]
 pub(crate) struct StoredInterest {
-    pub(crate) hub: Arc<HubTopics>,
+    pub(crate) hub: Arc<dyn StoredTarget>,
     pub(crate) stored: Arc<StoredTopics>,
     pub(crate) bus: Arc<dyn TopicObserver>,
 }
 
+impl fmt::Debug for StoredInterest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoredInterest").field("bus", &self.bus).finish_non_exhaustive()
+    }
+}
+
 impl StoredInterest {
     fn is_stored(&self, name: &str) -> bool {
-        !is_pattern(name) && self.hub.stored(name).is_some()
+        !is_pattern(name) && self.hub.has_stored_history(name)
     }
 }
 

@@ -14,28 +14,16 @@ use sinews_store::{
     StoredKey, TopicPart,
 };
 
-use super::{StoredTopics, UNUSED_MAX};
+use super::key_topic::{KeyTopic, KeyTopicState};
+use super::shared::StoredTopics;
 use crate::model::brief::brief;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
-use crate::streams::store::SharedOpening;
 use crate::topics::keys::key_problem;
 use crate::topics::shared_keys::{KeyWriteOutcome, LoadingKeys, SharedKeys};
 
 /// Keys in a page.
 const PAGE_KEYS: u32 = 1_000;
-
-/// This node's copy of a topic's keys.
-pub(super) struct KeyTopic {
-    topic: Arc<str>,
-    state: Mutex<KeyState>,
-}
-
-struct KeyState {
-    copy: KeyCopy,
-    /// The keys exceed this node's memory.
-    is_refused: bool,
-    used: Instant,
-}
 
 impl StoredTopics {
     /// The copy of a topic's keys, which is created and followed.
@@ -44,7 +32,7 @@ impl StoredTopics {
             return Arc::clone(keys);
         }
         let name: Arc<str> = topic.into();
-        let state = KeyState { copy: KeyCopy::new(), is_refused: false, used: Instant::now() };
+        let state = KeyTopicState { copy: KeyCopy::new(), is_refused: false, used: Instant::now() };
         let new = Arc::new(KeyTopic { topic: Arc::clone(&name), state: Mutex::new(state) });
         let mut all = self.keys.lock();
         let keys = Arc::clone(all.entry(name).or_insert_with(|| Arc::clone(&new)));
@@ -146,7 +134,7 @@ impl StoredTopics {
         }
     }
 
-    fn apply(&self, keys: &KeyTopic, state: &mut KeyState, update: KeyUpdate, publisher: &Publisher) {
+    fn apply(&self, keys: &KeyTopic, state: &mut KeyTopicState, update: KeyUpdate, publisher: &Publisher) {
         let KeyUpdate { position, prev, changes, skipped } = update;
         // A change before the skipped sequences may be among these, and a position behind it may be a lost one.
         let forgotten = if skipped { position.sequence } else { 0 };
@@ -252,28 +240,6 @@ impl StoredTopics {
         drop(state);
         let name = Arc::clone(&keys.topic);
         Some(self.opening(&name, move || keys.state.lock().copy.last().is_some()))
-    }
-}
-
-impl KeyState {
-    fn is_unused(&self) -> bool {
-        self.used.elapsed() > UNUSED_MAX
-    }
-
-    fn note_installed(&mut self, topic: &str, result: Result<(), ReplicaError>) {
-        self.is_refused = match result {
-            Ok(()) => false,
-            Err(ReplicaError::ServerFull) => {
-                tracing::error!(topic, "the keys of a topic exceed limits.max_keyed_memory of this node");
-                true
-            }
-            // A successor process has the keys.
-            Err(ReplicaError::HandedOver) => false,
-            Err(error) => {
-                tracing::error!(topic, ?error, "changes of keys do not follow this node's copy");
-                self.is_refused
-            }
-        };
     }
 }
 

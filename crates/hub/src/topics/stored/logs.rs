@@ -1,56 +1,28 @@
 //! Histories in the store.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-use sinews_server::{Position, Publisher, ReplayFrom, StoredHistory, StoredMessage};
+use sinews_server::{Position, Publisher, ReplayFrom};
 use sinews_store::{
     LogAppend, LogAppended, LogCopy, LogEntry, LogStart, LogStep, ReadLog, Retention, StoreError, TopicPart,
 };
 
-use super::{StoredTopics, UNUSED_MAX, payload};
-use crate::model::MessageContent;
+use super::log_topic::{LogState, LogTopic, LogUsage};
+use super::payload;
+use super::shared::StoredTopics;
+use super::target::{StoredEntry, StoredTarget};
 use crate::model::encoding::MESSAGES;
+use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
-use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, PublishedContent};
-use crate::streams::store::SharedOpening;
-use crate::topics::HubTopics;
+use crate::model::publication::{Publication, PublicationOrigin, PublishedContent};
 
 /// A topic without publications for this time is forgotten by the store, unless its messages live longer.
 const TOPIC_UNUSED: Duration = Duration::from_secs(24 * 3_600);
 
 /// Bytes that one read returns, about.
 const READ_BYTES: u64 = 4 << 20;
-
-/// This node's copy of a topic's messages.
-pub(super) struct LogTopic {
-    topic: Arc<str>,
-    /// Locked during a delivery, which locks the topics of the server below: their observer must not lock it.
-    state: Mutex<LogState>,
-    /// Clients can resume from the copy.
-    is_open: AtomicBool,
-    /// Locked for a moment.
-    usage: Mutex<LogUsage>,
-}
-
-struct LogState {
-    copy: LogCopy,
-    /// The copy has the messages from before its begin.
-    is_complete: bool,
-    /// Comparisons with the store so far.
-    audits: u64,
-}
-
-struct LogUsage {
-    /// Encodings with subscribers, as bits.
-    encodings: u8,
-    /// The store was asked to follow the topic by its name.
-    is_followed: bool,
-    used: Instant,
-}
 
 impl StoredTopics {
     /// Appends a publication. Its subscribers receive it from the store.
@@ -230,7 +202,7 @@ impl StoredTopics {
             && let Some((hub, publisher)) = self.target()
         {
             for step in steps {
-                self.execute_log(log, &mut state, step, &hub, &publisher);
+                self.execute_log(log, &mut state, step, &*hub, &publisher);
             }
         }
         let is_open = state.is_complete && state.copy.last().is_some();
@@ -245,7 +217,7 @@ impl StoredTopics {
         log: &Arc<LogTopic>,
         state: &mut LogState,
         step: LogStep,
-        hub: &HubTopics,
+        hub: &dyn StoredTarget,
         publisher: &Publisher,
     ) {
         match step {
@@ -258,7 +230,7 @@ impl StoredTopics {
             }
             LogStep::Lost => {
                 self.counters.lost.fetch_add(1, Ordering::Relaxed);
-                hub.notify_reset(&mut publisher.clone(), &log.topic);
+                hub.notify_lost(publisher, &log.topic);
             }
             LogStep::Deliver { epoch, entry } => {
                 let position = Position { epoch, sequence: entry.sequence };
@@ -271,7 +243,7 @@ impl StoredTopics {
                     .with_origin(PublicationOrigin::Store { prev: entry.prev })
                     .with_sender(sender)
                     .at(Some(position));
-                hub.publish(&mut publisher.clone(), &publication);
+                hub.deliver_stored(publisher, &publication);
             }
         }
     }
@@ -290,81 +262,5 @@ impl StoredTopics {
                 Err(_) => log.state.lock().copy.read_failed(),
             }
         });
-    }
-}
-
-impl LogTopic {
-    fn insert(logs: &mut HashMap<Arc<str>, Arc<Self>>, topic: &str, copy: LogCopy) -> Arc<Self> {
-        let topic: Arc<str> = topic.into();
-        let is_complete = !copy.is_live();
-        let usage = LogUsage { encodings: 0, is_followed: false, used: Instant::now() };
-        let log = Arc::new(Self {
-            topic: Arc::clone(&topic),
-            state: Mutex::new(LogState { copy, is_complete, audits: 0 }),
-            is_open: AtomicBool::new(false),
-            usage: Mutex::new(usage),
-        });
-        logs.insert(topic, Arc::clone(&log));
-        log
-    }
-
-    /// If the copy lacks this position in its epoch: the number of comparisons with the store so far.
-    fn is_behind(&self, position: Position) -> Option<u64> {
-        let state = self.state.lock();
-        let last = state.copy.last()?;
-        (last.epoch == position.epoch && last.sequence < position.sequence).then_some(state.audits)
-    }
-
-    fn is_live(&self) -> bool {
-        self.state.lock().copy.is_live()
-    }
-
-    fn is_unused(&self) -> bool {
-        let usage = self.usage.lock();
-        usage.encodings == 0 && usage.used.elapsed() > UNUSED_MAX
-    }
-}
-
-/// A message from the store.
-pub(crate) struct StoredEntry {
-    sequence: u64,
-    content: MessageContent,
-    sender: PublicationSender,
-    age: Duration,
-}
-
-impl StoredEntry {
-    /// `None` if another version has written it.
-    fn read(entry: LogEntry, now: Duration) -> Option<Self> {
-        let (content, sender) = payload::decode(&entry.payload)?;
-        let age = now.saturating_sub(Duration::from_millis(entry.time));
-        Some(Self { sequence: entry.sequence, content, sender, age })
-    }
-}
-
-impl HubTopics {
-    /// Replaces a topic's history by the store's, in all encodings with positions.
-    fn install_stored(
-        &self,
-        publisher: &Publisher,
-        topic: &str,
-        position: Position,
-        floor: u64,
-        entries: Vec<StoredEntry>,
-    ) {
-        let positioned = self.encodings().assigning().into_iter().chain(self.encodings().following());
-        for registered in positioned {
-            let Some(name) = registered.encoding.name(topic) else { continue };
-            let messages = entries.iter().map(|entry| {
-                let content = PublishedContent::from(&entry.content);
-                let publication = Publication::new(topic, &content).with_sender(entry.sender);
-                let position = Position { sequence: entry.sequence, ..position };
-                let message = registered.encoding.encode(&publication, &name, Some(position));
-                StoredMessage { sequence: entry.sequence, message, age: entry.age }
-            });
-            let stored = StoredHistory { position, floor, messages: messages.collect() };
-            // The topic's name was checked when it was published.
-            let _ = publisher.install_history(&registered.topics.topic(topic), stored);
-        }
     }
 }

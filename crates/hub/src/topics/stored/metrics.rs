@@ -9,7 +9,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::StoredTopics;
+use super::shared::StoredTopics;
 
 /// Reads the metrics when they are requested.
 #[derive(Debug)]

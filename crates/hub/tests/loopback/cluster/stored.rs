@@ -222,7 +222,7 @@ fn publishers_can_be_excluded_at_any_node() {
     raw.flush().unwrap();
     assert_eq!(at_second.data(1).len(), 1);
     publish(&mut cluster.nodes[2].client(), "chat.1", "last");
-    assert_eq!(&*raw.next().unwrap().unwrap().as_bytes(), b"last");
+    assert_eq!(raw.next().unwrap().unwrap().as_bytes(), b"last");
 }
 
 #[test]

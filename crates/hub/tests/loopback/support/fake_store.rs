@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sinews_checker::{Model, Notice, Rules};
+use sinews_checker::{Jump, Model, Notice, Rules};
 use sinews_server::{TopicName, TopicPattern};
 use sinews_store::{
     AckedLoss, Capabilities, ConditionSupport, FailoverDetection, FirstValue, KeyChanges, KeyCommands,
@@ -22,7 +22,7 @@ struct State {
     model: Model,
     begin: Instant,
     replication: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<StoreClient>,
     /// All operations fail.
     fault: Option<StoreError>,
     /// Notifications are lost.
@@ -30,7 +30,7 @@ struct State {
 }
 
 #[derive(Default)]
-struct Node {
+struct StoreClient {
     parts: BTreeSet<TopicPart>,
     patterns: BTreeSet<String>,
     /// To the thread that notifies the node.
@@ -44,7 +44,7 @@ enum Event {
 }
 
 /// A node's connection to the store.
-struct Connection {
+struct FakeStoreConnection {
     store: FakeStore,
     node: usize,
 }
@@ -52,7 +52,8 @@ struct Connection {
 impl FakeStore {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            model: Model::new(1, Rules::default()),
+            // Versions and sequences begin at 1.
+            model: Model::new(1, Rules { jump: Jump::Fixed, ..Rules::default() }),
             begin: Instant::now(),
             replication: 1,
             nodes: Vec::new(),
@@ -68,8 +69,8 @@ impl FakeStore {
     /// A connection for a further node.
     pub(crate) fn connect(&self) -> Arc<dyn TopicStore> {
         let mut state = self.lock();
-        state.nodes.push(Node::default());
-        Arc::new(Connection { store: self.clone(), node: state.nodes.len() - 1 })
+        state.nodes.push(StoreClient::default());
+        Arc::new(FakeStoreConnection { store: self.clone(), node: state.nodes.len() - 1 })
     }
 
     /// Fails all operations with this error from now on, or none.
@@ -129,7 +130,7 @@ impl State {
     }
 }
 
-impl Node {
+impl StoreClient {
     fn notify(&self, event: Event) {
         if let Some(events) = &self.events {
             // The node may have ended.
@@ -138,7 +139,7 @@ impl Node {
     }
 }
 
-impl Connection {
+impl FakeStoreConnection {
     fn with<T>(&self, operation: impl FnOnce(&mut State, u64) -> Result<T, StoreError>) -> StoreAnswer<T> {
         let mut state = self.store.lock();
         if let Some(fault) = &state.fault {
@@ -151,7 +152,7 @@ impl Connection {
     }
 }
 
-impl TopicStore for Connection {
+impl TopicStore for FakeStoreConnection {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             engine: "fake",

@@ -30,6 +30,13 @@ impl Directory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochMismatch;
 
+/// A message's place in a history: its position, and the sequence before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryPlace {
+    pub(crate) position: Position,
+    pub(crate) prev: u64,
+}
+
 /// Publisher of a message of a topic with history.
 #[derive(Clone, Copy)]
 pub(crate) struct PublishOrigin<'a> {
@@ -54,16 +61,16 @@ impl Directory {
         })
     }
 
-    /// Appends as [`append`](Self::append) does, a message of another server, which follows the message at the sequence
-    /// `prev`. `Err` if the topic has another epoch here.
+    /// Appends as [`append`](Self::append) does, a message of another server, at its place. `Err` if the topic has another epoch here.
     pub(crate) fn append_at(
         &self,
         name: &str,
         patterns: &[Arc<TopicEntry>],
-        (position, prev): (Position, u64),
+        place: HistoryPlace,
         message: &Prepared,
         from: PublishOrigin<'_>,
     ) -> Result<Reach, EpochMismatch> {
+        let HistoryPlace { position, prev } = place;
         let mut is_same = true;
         let reached = self.append_to(name, patterns, from, |ring| {
             if ring.next == 1 {

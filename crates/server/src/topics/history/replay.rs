@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use sinews_engine::ConnId;
 use sinews_session::{Prepared, Tx};
 
-use super::append::{EpochMismatch, PublishOrigin};
+use super::append::{EpochMismatch, HistoryPlace, PublishOrigin};
 use super::policy::{Position, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
 use crate::topics::directory::Directory;
@@ -110,7 +110,7 @@ impl Topics {
         &mut self,
         topic: Option<usize>,
         name: &str,
-        (position, prev): (Position, u64),
+        place: HistoryPlace,
         message: &Prepared,
         except: Option<SubscriberId>,
     ) -> Result<usize, EpochMismatch> {
@@ -118,7 +118,7 @@ impl Topics {
             return Err(EpochMismatch);
         }
         let from = PublishOrigin { posts: &self.posts, except };
-        let counts = self.directory.append_at(name, self.patterns(topic), (position, prev), message, from)?;
+        let counts = self.directory.append_at(name, self.patterns(topic), place, message, from)?;
         Ok(self.count_appended(topic, except, counts))
     }
 

@@ -32,7 +32,7 @@ const EPOCH_PREFIX: char = '\u{2}';
 #[derive(Debug)]
 pub(crate) struct KeyedTable {
     topics: Mutex<TopicList>,
-    pub(in crate::topics) config: KeyedConfig,
+    pub(crate) config: KeyedConfig,
     pub(super) encode: Option<EncodeKeys>,
     log: Option<SharedKeyLog>,
     /// Another program has the keys.

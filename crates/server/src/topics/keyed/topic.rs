@@ -83,7 +83,7 @@ impl KeyedTopic {
     }
 
     /// Returns the number of subscribers on all threads.
-    pub(in crate::topics) fn subscribers(&self) -> usize {
+    pub(crate) fn subscribers(&self) -> usize {
         self.threads.iter().map(|thread| thread.subscribers.load(Ordering::Relaxed)).sum()
     }
 

@@ -244,7 +244,13 @@ fn publication_of_another_server_keeps_its_position() {
     let at = |sequence, epoch| {
         let message = Prepared::text("x");
         let from = PublishOrigin { posts: &[], except: None };
-        directory.append_at("kept.a", &[], (Position { epoch, sequence }, sequence - 1), &message, from)
+        directory.append_at(
+            "kept.a",
+            &[],
+            HistoryPlace { position: Position { epoch, sequence }, prev: sequence - 1 },
+            &message,
+            from,
+        )
     };
     assert!(at(2, first.epoch).is_ok() && at(3, first.epoch).is_ok());
     assert!(at(2, first.epoch).is_ok(), "it is there already");
@@ -255,7 +261,11 @@ fn publication_of_another_server_keeps_its_position() {
     let message = Prepared::text("x");
     let position = Position { epoch: 5, sequence: 1 };
     let from = PublishOrigin { posts: &[], except: None };
-    assert!(directory.append_at("kept.b", &[], (position, position.sequence - 1), &message, from).is_ok());
+    assert!(
+        directory
+            .append_at("kept.b", &[], HistoryPlace { position, prev: position.sequence - 1 }, &message, from)
+            .is_ok()
+    );
     assert_eq!(sequences(&directory, "kept.b"), (position, vec![1]), "it had not begun here");
     assert_eq!(publish(&directory, "kept.a", 10).sequence, 10);
 }
