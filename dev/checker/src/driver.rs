@@ -6,26 +6,29 @@ mod node;
 mod part_copy;
 mod plan;
 mod record;
+mod side;
 
-pub use plan::{Plan, PlannedFault};
+pub use plan::{Plan, PlannedFault, ProxyFault};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::mem;
-use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use sinews_store::{LogStart, ReadKeys, ReadLog, StoreAnswer};
+use sinews_store::{LogPage, LogStart, ReadKeys, ReadLog, StoreAnswer, TopicStore};
 use sinews_testkit::Rng;
 
-use crate::fake::{FakeEngine, LinkFaults};
-use crate::history::{Answer, Entry, EpochSequence, EventKind, History, KeyState, Part, Run};
-use crate::model::Model;
+use crate::history::{Answer, Call, Entry, EpochSequence, EventKind, History, KeyState, Part, Run};
 use calls::{Flight, begin};
 use clients::{Clients, Order, Purpose};
 use node::{Node, topic_part};
-use plan::{KEY_TOPICS, LOCKS, LOGS, NODES};
+pub(crate) use plan::NODES;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub(crate) use plan::micros;
+use plan::{KEY_TOPICS, LOCKS, LOGS};
 use record::{Record, key_state, value};
+use side::FakeSide;
+pub(crate) use side::{EngineSide, Moment};
 
 /// Deadline of an operation.
 const DEADLINE: u64 = 3_000_000;
@@ -33,20 +36,25 @@ const DEADLINE: u64 = 3_000_000;
 const AUDIT: u64 = 2_000_000;
 /// Time between two attempts to read at a node.
 const RETRY: u64 = 200_000;
+/// Time between two attempts to begin a fault while another one of its kind lasts.
+const FAULT_RETRY: u64 = 100_000;
 /// Time after the last fault, in which all ends: late executions, expiries and audits.
 const SETTLING: u64 = 12_000_000;
 
 /// Executes a plan with the fake engine.
 #[must_use]
 pub fn run(plan: &Plan) -> History {
-    let mut world = World::new(plan);
-    let end = plan.active + SETTLING;
-    while world.next_time().is_some_and(|time| time <= end) {
+    run_with(plan, FakeSide::new(plan)).0
+}
+
+/// Executes a plan with an engine, and returns the engine, too.
+pub(crate) fn run_with<E: EngineSide>(plan: &Plan, engine: E) -> (History, E) {
+    let mut world = World::new(plan, engine);
+    while !world.is_over {
         world.step();
     }
-    world.record.now = end;
     world.record_finals();
-    world.record.history
+    (world.record.history, world.engine)
 }
 
 /// Something that the driver does.
@@ -63,11 +71,13 @@ enum Action {
     Audit(usize),
     Retry(usize),
     Heal,
+    End,
 }
 
-struct World<'a> {
+struct World<'a, E> {
     plan: &'a Plan,
-    engine: FakeEngine,
+    engine: E,
+    is_over: bool,
     /// Operations that the engine had answered at the last poll.
     answered: u64,
     nodes: Vec<Node>,
@@ -85,27 +95,25 @@ struct World<'a> {
     next_operation: u32,
 }
 
-impl<'a> World<'a> {
-    fn new(plan: &'a Plan) -> Self {
-        let engine = FakeEngine::new(plan.seed ^ 1, Model::new(plan.seed ^ 2, plan.rules), NODES);
-        engine.set_faults(plan.links);
-        let logs = LOGS.map(|(topic, retained)| (Part::log(topic), retained));
-        let parts: Vec<_> = logs.into_iter().chain(KEY_TOPICS.map(|topic| (Part::keys(topic), 0))).collect();
-        let node = |id| Node::new(id as u8, Arc::new(engine.store(id)), &parts, plan.audits);
-        let nodes = (0..NODES).map(node).collect();
+impl<'a, E: EngineSide> World<'a, E> {
+    fn new(plan: &'a Plan, engine: E) -> Self {
+        let nodes = (0..NODES).map(|node| start_node(node as u8, plan, &engine)).collect();
         let mut record = Record::default();
         record.history.run = Run {
             seed: plan.seed,
-            engine: "fake".into(),
+            engine: engine.name().into(),
             deadline: DEADLINE,
-            ttl_resolution: 100_000,
+            ttl_resolution: engine.ttl_resolution(),
+            write_resolution: engine.write_resolution(),
             once_window: u64::try_from(plan.rules.once_window.as_micros()).unwrap_or(u64::MAX),
             retained: LOGS.map(|(_, retained)| retained).to_vec(),
             lock_topic: Some(LOCKS),
+            keys_are_stream: engine.keys_are_stream(),
         };
         let mut world = Self {
             plan,
             engine,
+            is_over: false,
             answered: 0,
             nodes,
             clients: Clients::new(),
@@ -148,15 +156,11 @@ impl<'a> World<'a> {
         self.next_action += 1;
     }
 
-    fn next_time(&self) -> Option<u64> {
-        let action = self.queue.peek().map(|Reverse((time, _))| *time);
-        self.engine.next_time().into_iter().chain(action).min()
-    }
-
     fn step(&mut self) {
-        let Some(time) = self.next_time() else { return };
-        self.record.now = time;
-        if !self.engine.step(time) {
+        let next = self.queue.peek().map(|Reverse((time, _))| *time);
+        let Moment { now, is_due } = self.engine.advance(next);
+        self.record.now = now;
+        if is_due {
             let next = self.queue.pop();
             if let Some(action) = next.and_then(|Reverse((_, id))| self.actions.remove(&id)) {
                 self.act(action);
@@ -171,7 +175,11 @@ impl<'a> World<'a> {
         match action {
             Action::Operate if is_active => {
                 let order = self.clients.choose(&mut self.rng, NODES);
+                // Such an engine's answer is that of a node's copy.
+                let is_copy = |order: &Order| matches!(order.call, Call::ReadKeys { .. });
+                let order = order.filter(|order| self.engine.reads_are_exact() || !is_copy(order));
                 match order {
+                    Some(_) if self.open.len() >= self.plan.open_max => {}
                     Some(order) => self.operate(order),
                     None => self.read_cached(),
                 }
@@ -196,32 +204,48 @@ impl<'a> World<'a> {
                 self.nodes[node].retry(&mut self.record);
                 self.schedule(now + RETRY, Action::Retry(node));
             }
-            Action::Heal => {
-                self.engine.set_faults(LinkFaults { latency_max: 1_000, ..LinkFaults::default() });
+            Action::Heal if self.engine.heal() => {
                 self.record.push(EventKind::Healed);
+                self.schedule(now + SETTLING, Action::End);
             }
+            Action::Heal => self.schedule(now + FAULT_RETRY, Action::Heal),
+            Action::End => self.is_over = true,
             Action::Operate | Action::Lock(_) => {}
         }
     }
 
     fn fail(&mut self, index: usize) {
         let (_, fault) = self.plan.faults[index];
-        self.record.push(EventKind::Fault { text: format!("{fault:?}"), loses: fault.loses() });
-        match fault {
-            PlannedFault::Cut { node, away } => self.engine.cut(node, away),
-            PlannedFault::StopReplication => self.engine.stop_replication(),
-            PlannedFault::FailOver { away } => {
-                self.engine.fail_over();
-                for node in 0..away.map_or(0, |_| NODES) {
-                    self.engine.cut(node, away.unwrap_or(0));
-                }
+        let now = self.record.now;
+        if let PlannedFault::RestartNode(node) = fault {
+            self.restart_node(node);
+        } else if !self.engine.fail(fault) {
+            if now < self.plan.active {
+                self.schedule(now + FAULT_RETRY, Action::Fault(index));
             }
-            PlannedFault::RestartEmpty => {
-                self.engine.restart_empty();
-                (0..NODES).for_each(|node| self.engine.cut(node, 100_000));
-            }
-            PlannedFault::Evict(part) => self.engine.evict(&topic_part(part)),
+            return;
         }
+        self.record.push(EventKind::Fault { text: format!("{fault:?}"), loses: fault.loses() });
+    }
+
+    /// Ends a node with all that it has, and starts another one. Its clients continue at other nodes.
+    fn restart_node(&mut self, node: usize) {
+        for client in self.clients.leave_node(node) {
+            for part in all_parts() {
+                self.nodes[node].unsubscribe(client, part, &mut self.record);
+            }
+        }
+        let (lost, flights): (Vec<_>, Vec<_>) =
+            mem::take(&mut self.flights).into_iter().partition(|flight| flight.node == node);
+        self.flights = flights;
+        self.polled = self.flights.len();
+        let lost = lost.into_iter().map(|flight| flight.id).chain(self.nodes[node].waiting());
+        for id in lost.collect::<Vec<_>>() {
+            self.finish(id, Answer::Unknown);
+        }
+        self.nodes[node].store.close();
+        let id = self.nodes[node].id + NODES as u8;
+        self.nodes[node] = start_node(id, self.plan, &self.engine);
     }
 
     /// Leaves the client's node for a time, or continues at another one.
@@ -261,7 +285,7 @@ impl<'a> World<'a> {
         let (node, client, call) = (order.node, order.client, order.call.clone());
         let deadline = self.record.now + DEADLINE;
         let flight = begin(id, node, &call, &*self.nodes[node].store, self.plan.keys_max, deadline);
-        self.record.push(EventKind::Call { id, node: node as u8, client, call });
+        self.record.push(EventKind::Call { id, node: self.nodes[node].id, client, call });
         self.open.insert(id, order);
         self.flights.push(flight);
     }
@@ -306,6 +330,8 @@ impl<'a> World<'a> {
 
     fn finish(&mut self, id: u32, answer: Answer) {
         let Some(mut order) = self.open.remove(&id) else { return };
+        // The answer may have come after the last step.
+        self.record.now = self.engine.now();
         let is_open = matches!(answer, Answer::Unknown | Answer::Failed { .. });
         self.clients.learn(&order, &answer, self.record.now);
         self.record.push(EventKind::Return { id, answer });
@@ -320,15 +346,9 @@ impl<'a> World<'a> {
 
     /// Reads everything at the engine, and at the nodes.
     fn record_finals(&mut self) {
+        let store = self.engine.observer();
         for (topic, _) in LOGS {
-            let read = ReadLog {
-                topic: topic_part(Part::log(topic)).topic,
-                start: LogStart::After(0),
-                max_messages: u32::MAX,
-                max_bytes: u64::MAX,
-            };
-            let answer = self.nodes[0].store.read_log(read);
-            let page = self.wait(answer);
+            let page = self.read_log(&*store, topic);
             let entry = |entry: &sinews_store::LogEntry| Entry {
                 sequence: entry.sequence,
                 prev: entry.prev,
@@ -339,8 +359,7 @@ impl<'a> World<'a> {
         }
         for topic in KEY_TOPICS {
             let name = topic_part(Part::keys(topic)).topic;
-            let answer =
-                self.nodes[0].store.read_keys(ReadKeys { topic: name, cursor: None, limit: u32::MAX });
+            let answer = store.read_keys(ReadKeys { topic: name, cursor: None, limit: u32::MAX });
             let page = self.wait(answer);
             let keys: Vec<KeyState> = page.keys.iter().map(key_state).collect();
             self.record.push(EventKind::FinalKeys {
@@ -351,6 +370,25 @@ impl<'a> World<'a> {
         }
         for node in &self.nodes {
             node.record_copies(&mut self.record);
+        }
+    }
+
+    /// Reads all messages, in pages.
+    fn read_log(&mut self, store: &dyn TopicStore, topic: u16) -> LogPage {
+        let mut all = LogPage::default();
+        loop {
+            let after = all.entries.last().map_or(0, |entry| entry.sequence);
+            let page = self.wait(store.read_log(ReadLog {
+                topic: topic_part(Part::log(topic)).topic,
+                start: LogStart::After(after),
+                max_messages: u32::MAX,
+                max_bytes: u64::MAX,
+            }));
+            all.top = page.top;
+            all.entries.extend(page.entries);
+            if !page.more {
+                return all;
+            }
         }
     }
 
@@ -367,6 +405,13 @@ impl<'a> World<'a> {
     fn below(&mut self, max: u64) -> u64 {
         self.rng.next_u64() % max
     }
+}
+
+/// A node that starts anew has a new number.
+fn start_node<E: EngineSide>(id: u8, plan: &Plan, engine: &E) -> Node {
+    let logs = LOGS.map(|(topic, retained)| (Part::log(topic), retained));
+    let parts: Vec<_> = logs.into_iter().chain(KEY_TOPICS.map(|topic| (Part::keys(topic), 0))).collect();
+    Node::new(id, engine.store(usize::from(id) % NODES), &parts, plan.audits)
 }
 
 /// The parts to which each client subscribes.

@@ -26,12 +26,19 @@ pub struct Run {
     pub deadline: u64,
     /// A key expires at most this much later than its time to live says.
     pub ttl_resolution: u64,
+    /// The same, for writers.
+    #[serde(default)]
+    pub write_resolution: u64,
     /// Time for which the engine recognizes repetitions.
     pub once_window: u64,
     /// Maximum messages that each topic retains; a topic's number is the index.
     pub retained: Vec<u32>,
     /// Keys in this topic are locks.
     pub lock_topic: Option<u16>,
+    /// A topic's keys are a stream with one message for each key: followers may never see a change that a later one has
+    /// replaced, and a removal is a change although another one has come first.
+    #[serde(default)]
+    pub keys_are_stream: bool,
 }
 
 /// Something that happened, and when: microseconds by a monotonic clock.
@@ -72,6 +79,13 @@ pub enum EventKind {
         text: String,
         /// Acknowledged writes that it may lose.
         loses: Option<Loss>,
+    },
+    /// A node finds that the engine answers, or that it does not.
+    Health {
+        /// The node.
+        node: u8,
+        /// It answers.
+        is_up: bool,
     },
     /// All faults have ended.
     Healed,

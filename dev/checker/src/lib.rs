@@ -20,12 +20,16 @@ mod driver;
 mod fake;
 mod history;
 mod model;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod real;
 
 pub use checks::{Check, Counts, Findings, Violation, check};
-pub use driver::{Plan, PlannedFault, run};
+pub use driver::{Plan, PlannedFault, ProxyFault, run};
 pub use fake::{FakeEngine, FakeStore, LinkFaults};
 pub use history::{
     Answer, Call, Condition, Entry, EpochSequence, Event, EventKind, History, HistoryError, KeyState,
     KeyWrite, Loss, Outcome, Part, Run,
 };
 pub use model::{Jump, Model, Notice, Rules};
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub use real::{FaultTimes, LaneError, RealEngine, Times};

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! cargo run --release -p sinews-checker -- fake --seeds 10000
+//! cargo run --release -p sinews-checker --features redis -- redis --seconds 900 --seed 1
 //! cargo run -p sinews-checker -- replay target/checker/fake-17.jsonl
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod lanes;
+
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -35,7 +39,7 @@ enum Command {
         #[arg(long, value_name = "SEED", default_value_t = 0)]
         from: u64,
         /// Directory for the histories of runs with violations
-        #[arg(long, value_name = "DIRECTORY", default_value = "target/checker")]
+        #[arg(long, value_name = "DIRECTORY", default_value = DIRECTORY)]
         histories: PathBuf,
         /// Writes the history of each run
         #[arg(long)]
@@ -43,6 +47,24 @@ enum Command {
     },
     /// Runs the fake engine with 200 seeds
     Quick,
+    /// Runs a Redis primary and replica, and kills, freezes and replaces them
+    #[cfg(feature = "redis")]
+    Redis {
+        #[command(flatten)]
+        lane: lanes::LaneOptions,
+        /// Changes the scripts so that no sequence jumps behind a failover: the checks must find lost writes
+        #[arg(long)]
+        without_jump: bool,
+    },
+    /// Runs three NATS servers, and kills and freezes them
+    #[cfg(feature = "nats")]
+    Nats(#[command(flatten)] lanes::LaneOptions),
+    /// Runs each engine for less than a minute
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    Test,
+    /// Runs each engine for 15 minutes
+    #[cfg(any(feature = "nats", feature = "redis"))]
+    All,
     /// Checks a history
     Replay {
         /// File of a history
@@ -50,18 +72,43 @@ enum Command {
     },
 }
 
+/// Directory for histories.
+const DIRECTORY: &str = "target/checker";
+
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let found = match Options::parse().command {
         Command::Fake { seeds, from, histories, keep } => fake(from, seeds, &histories, keep)?,
-        Command::Quick => fake(0, 200, Path::new("target/checker"), false)?,
+        Command::Quick => fake(0, 200, Path::new(DIRECTORY), false)?,
+        #[cfg(feature = "redis")]
+        Command::Redis { lane, without_jump } => {
+            return lane.run(sinews_checker::RealEngine::Redis { has_jump: !without_jump });
+        }
+        #[cfg(feature = "nats")]
+        Command::Nats(lane) => return lane.run(sinews_checker::RealEngine::Nats),
+        #[cfg(any(feature = "nats", feature = "redis"))]
+        Command::Test => return lanes::run_each(lanes::LaneOptions::test()),
+        #[cfg(any(feature = "nats", feature = "redis"))]
+        Command::All => return lanes::run_each(lanes::LaneOptions::all()),
         Command::Replay { file } => check(&History::parse(&fs::read_to_string(file)?)?),
     };
+    Ok(report(&found))
+}
+
+fn report(found: &Findings) -> ExitCode {
     for violation in &found.violations {
         println!("{violation}");
     }
     println!("{}", found.counts);
     println!("{} violations", found.violations.len());
-    Ok(if found.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if found.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Writes a history to a file, and returns its name.
+fn write(history: &History, directory: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(directory)?;
+    let file = directory.join(format!("{}-{}.jsonl", history.run.engine, history.run.seed));
+    history.write(BufWriter::new(File::create(&file)?))?;
+    Ok(file)
 }
 
 fn fake(from: u64, seeds: u64, histories: &Path, keep: bool) -> Result<Findings, Box<dyn Error>> {
@@ -74,9 +121,7 @@ fn fake(from: u64, seeds: u64, histories: &Path, keep: bool) -> Result<Findings,
         let found = check(&history);
         let is_good = found.violations.is_empty();
         if !is_good || keep {
-            fs::create_dir_all(histories)?;
-            let file = histories.join(format!("fake-{seed}.jsonl"));
-            history.write(BufWriter::new(File::create(&file)?))?;
+            write(&history, histories)?;
         }
         if !is_good {
             failed += 1;

@@ -69,6 +69,8 @@ pub(super) struct Facts<'a> {
     survivors: FxHashMap<Part, Survivors>,
     /// Values that clients have sent, and when first.
     pub(super) sent: FxHashMap<u64, u64>,
+    /// Values with a time to live, and when they expire at the earliest.
+    expiries: FxHashMap<u64, u64>,
     /// Messages that clients have sent, for each topic.
     pub(super) appends: FxHashMap<u16, u32>,
 }
@@ -109,6 +111,11 @@ impl<'a> Facts<'a> {
 
     pub(super) fn top(&self, part: Part) -> Option<EpochSequence> {
         self.survivors.get(&part).and_then(|survivors| survivors.top)
+    }
+
+    /// Whether a value has a time to live.
+    pub(super) fn expires(&self, value: u64) -> bool {
+        self.expiries.contains_key(&value)
     }
 
     /// Whether a message or change is not in the final state; `None` if the history does not show it.
@@ -163,8 +170,12 @@ impl<'a> Facts<'a> {
                 *self.appends.entry(*topic).or_default() += 1;
             }
             Call::WriteKeys { writes, .. } => {
-                for value in writes.iter().filter_map(|write| write.value) {
+                for write in writes {
+                    let Some(value) = write.value else { continue };
                     self.sent.entry(value).or_insert(time);
+                    if let Some(ttl) = write.ttl {
+                        self.expiries.entry(value).or_insert(time + ttl);
+                    }
                 }
             }
             Call::ReadKeys { .. } => {}
@@ -205,10 +216,11 @@ impl<'a> Facts<'a> {
             }
             Some(Seen::Update { topic, position, prev, changes, is_own }) => {
                 let part = Part::keys(topic);
-                if !changes.is_empty() {
+                // The answer to several writes has no predecessor if other writes are between them.
+                if !changes.is_empty() && prev < position.sequence {
                     let is_whole = changes.len() as u64 == position.sequence - prev;
-                    let first =
-                        changes.iter().map(|change| change.version).min().filter(|_| is_own || is_whole);
+                    let is_known = is_whole || (is_own && !self.run.keys_are_stream);
+                    let first = changes.iter().map(|change| change.version).min().filter(|_| is_known);
                     let link = Link { prev, first };
                     let known = self.links.entry(Place { part, position }).or_insert(link);
                     // Operations come first, so that the writer's answer is known before.
@@ -241,12 +253,23 @@ impl<'a> Facts<'a> {
 
     fn see_key(&mut self, time: u64, part: Part, epoch: u64, key: KeyState, found: &mut Findings) {
         let place = Place { part, position: EpochSequence { epoch, sequence: key.version } };
-        let first = *self.versions.entry(place).or_insert_with(|| {
-            if let Some(value) = key.value {
-                self.values.entry(value).or_default().push(place);
+        let first = *self.versions.entry(place).or_insert(key);
+        if let Some(value) = key.value {
+            let places = self.values.entry(value).or_default();
+            if !places.contains(&place) {
+                places.push(place);
             }
-            key
-        });
+        }
+        // An engine may say that a key was removed as soon as it has expired.
+        let value = first.value.or(key.value);
+        let is_expired = first.key == key.key
+            && first.value != key.value
+            && (first.value.is_none() || key.value.is_none())
+            && value.and_then(|value| self.expiries.get(&value)).is_some_and(|expiry| *expiry <= time);
+        if is_expired {
+            self.versions.insert(place, KeyState { value, ..first });
+            return;
+        }
         let is_sent = key.value.is_none_or(|value| self.sent.get(&value).is_some_and(|sent| *sent <= time));
         if first != key || !is_sent {
             let text =

@@ -65,7 +65,8 @@ fn written(operation: &KeyOperation) -> Option<Register> {
         return None;
     }
     let version = operation.version.unwrap_or(0);
-    let expiry = ttl.map(|ttl| (operation.called + ttl, operation.returned.saturating_add(ttl)));
+    let expiry =
+        ttl.map(|ttl| (operation.called + ttl, operation.returned.saturating_add(ttl + operation.late)));
     Some(Register { value: Some(value), version, expiry, highest: version })
 }
 
@@ -113,7 +114,15 @@ fn operations(facts: &Facts<'_>) -> FxHashMap<(u16, u16), Vec<KeyOperation>> {
             let state = keys.iter().find(|state| state.key == *key);
             let kind = KeyAction::Read(state.and_then(|state| Some((state.version, state.value?))));
             let called = operation.called;
-            of_key.push(KeyOperation { called, returned, is_required: true, kind, version: None });
+            of_key.push(KeyOperation {
+                called,
+                returned,
+                is_required: true,
+                kind,
+                version: None,
+                is_blind: false,
+                late: 0,
+            });
         }
     }
     all
@@ -155,6 +164,8 @@ fn key_write(
         is_required: is_certain,
         kind: KeyAction::Write { value, ttl, condition, outcome },
         version,
+        is_blind: value.is_none() && condition.is_none() && facts.run.keys_are_stream,
+        late: facts.run.write_resolution,
     })
 }
 

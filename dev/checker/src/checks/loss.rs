@@ -71,7 +71,9 @@ impl Seen {
     fn is_lost(&self, facts: &Facts<'_>) -> bool {
         let entry = facts.entries.get(&self.place).map(|entry| Some(entry.value));
         let other = entry.or_else(|| facts.versions.get(&self.place).map(|key| key.value));
-        facts.is_lost(self.place) == Some(true) || other.is_some_and(|value| value != self.value)
+        let is_expired = |value: u64| self.value.is_none() && facts.expires(value);
+        let is_other = |value: Option<u64>| value != self.value && !value.is_some_and(is_expired);
+        facts.is_lost(self.place) == Some(true) || other.is_some_and(is_other)
     }
 }
 

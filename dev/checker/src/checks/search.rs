@@ -18,6 +18,10 @@ pub(super) struct KeyOperation {
     pub(super) kind: KeyAction,
     /// The version that it gave to the key.
     pub(super) version: Option<u64>,
+    /// A removal without a condition gives a version also to a key without a value.
+    pub(super) is_blind: bool,
+    /// Time for which the key may live on behind its time to live.
+    pub(super) late: u64,
 }
 
 /// An operation's request and answer.
@@ -42,7 +46,7 @@ impl KeyOperation {
             KeyAction::Write { outcome: None, condition, .. } => condition.is_some(),
             KeyAction::Write { outcome: Some(Outcome::Repeated(_) | Outcome::Full), .. } => false,
             KeyAction::Write { outcome: Some(Outcome::Changed(_)), condition, value, .. } => {
-                condition.is_some() || value.is_none()
+                condition.is_some() || (value.is_none() && !self.is_blind)
             }
             KeyAction::Write { .. } => true,
         }
@@ -305,7 +309,7 @@ fn change(
     ttl: Option<u64>,
     version: Option<u64>,
 ) -> Option<Register> {
-    if value.is_none() && state.value.is_none() {
+    if value.is_none() && state.value.is_none() && !operation.is_blind {
         // A removal without effect has no version.
         return version.is_none().then_some(state);
     }
@@ -316,7 +320,8 @@ fn change(
     Some(Register {
         value,
         version: if value.is_some() { version.unwrap_or(0) } else { 0 },
-        expiry: expiry.map(|ttl| (operation.called + ttl, operation.returned.saturating_add(ttl))),
+        expiry: expiry
+            .map(|ttl| (operation.called + ttl, operation.returned.saturating_add(ttl + operation.late))),
         highest: state.highest.max(version.unwrap_or(0)),
     })
 }

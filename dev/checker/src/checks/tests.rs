@@ -433,3 +433,57 @@ fn answers_come_before_the_deadline() {
     assert_eq!(call().found(), []);
     assert_eq!(call().wait(5 * SECOND).event(EventKind::Healed).found(), [Check::Bounds], "never");
 }
+
+#[test]
+fn expired_key_may_have_no_value_before_its_removal_has_a_version() {
+    let gone = KeyState { key: 1, version: 1, value: None };
+    let seen = |ttl, wait, changes: KeyState| {
+        let changes = vec![changes];
+        let changed = EventKind::Changed { client: 5, topic: 1, position: at(1), prev: 0, changes };
+        let written = build().write(KeyWrite { ttl, ..set(1, 50) }, Outcome::Changed(1));
+        let subscribed = written.wait(wait).subscribe(KEYS, None, false, 0).event(changed);
+        subscribed.final_keys(1, &[]).found()
+    };
+    assert_eq!(seen(Some(SECOND), SECOND, gone), []);
+    assert_eq!(seen(Some(SECOND), 10, gone), [Check::Sequences], "too early");
+    assert!(seen(None, SECOND, gone).contains(&Check::Sequences), "it never expires");
+    let other = KeyState { key: 2, ..gone };
+    assert!(seen(Some(SECOND), SECOND, other).contains(&Check::Sequences), "another key");
+}
+
+#[test]
+fn stream_of_keys_may_drop_replaced_changes_and_store_removals_twice() {
+    let run = |keys_are_stream: bool, build: Build| {
+        let mut history = build.history;
+        history.run.keys_are_stream = keys_are_stream;
+        Build { history, ..build }.found()
+    };
+    // The change with the sequence 1 is not known to have a successor.
+    let written = |value, sequence, prev| {
+        let outcomes = vec![Outcome::Changed(sequence)];
+        (set(1, value), Answer::Written { position: at(sequence), prev, outcomes })
+    };
+    let replaced = || {
+        [written(50, 1, 0), written(51, 2, 0)].into_iter().fold(build(), |build, (write, answer)| {
+            build.call(1, Call::WriteKeys { topic: 1, writes: vec![write] }).answer(0, answer)
+        })
+    };
+    assert_eq!(run(true, replaced().final_keys(2, &[key(1, 2, 51)])), []);
+    assert_eq!(run(false, replaced().final_keys(2, &[key(1, 2, 51)])), [Check::Loss]);
+    let twice = || {
+        let set = build().write(set(1, 50), Outcome::Changed(1));
+        set.write(remove(1), Outcome::Changed(2)).write(remove(1), Outcome::Changed(3))
+    };
+    assert_eq!(run(true, twice()), []);
+    assert_eq!(run(false, twice()), [Check::Linearizable]);
+}
+
+#[test]
+fn answer_without_a_predecessor_ends_no_chain() {
+    let writes = vec![set(1, 51), set(2, 52)];
+    let outcomes = vec![Outcome::Changed(2), Outcome::Changed(3)];
+    let both = Answer::Written { position: at(3), prev: 3, outcomes };
+    let before = build().write(set(1, 50), Outcome::Changed(1));
+    let written = before.call(1, Call::WriteKeys { topic: 1, writes }).answer(0, both);
+    assert_eq!(written.final_keys(3, &[key(1, 2, 51), key(2, 3, 52)]).found(), []);
+}

@@ -87,6 +87,14 @@ impl Clients {
         self.nodes.remove(&client)
     }
 
+    /// The clients at a node, which leave it.
+    pub(super) fn leave_node(&mut self, node: usize) -> Vec<u16> {
+        let mut clients: Vec<u16> =
+            self.readers().filter(|client| self.nodes.get(client) == Some(&node)).collect();
+        clients.retain(|client| self.nodes.remove(client).is_some());
+        clients
+    }
+
     pub(super) fn arrive(&mut self, client: u16, node: usize) {
         self.nodes.insert(client, node);
     }

@@ -93,11 +93,13 @@ impl Node {
                         self.audit(|audited| audited == part);
                     }
                 }
-                Input::Health(StoreHealth::Up) => {
-                    self.retry(record);
-                    self.audit(|_| true);
+                Input::Health(health) => {
+                    record.push(EventKind::Health { node: self.id, is_up: health.is_up() });
+                    if health.is_up() {
+                        self.retry(record);
+                        self.audit(|_| true);
+                    }
                 }
-                Input::Health(_) => {}
             }
         }
     }
@@ -214,6 +216,11 @@ impl Node {
             !has && write.deadline > now
         });
         answers
+    }
+
+    /// Acknowledged writes that were not answered yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.waiting.iter().map(|write| write.id)
     }
 
     /// A client reads a copy.

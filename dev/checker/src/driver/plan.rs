@@ -7,7 +7,7 @@ use crate::history::{Loss, Part};
 use crate::model::Rules;
 
 /// Nodes in a run.
-pub(super) const NODES: usize = 3;
+pub(crate) const NODES: usize = 3;
 /// A log that retains all messages, and one that retains few.
 pub(super) const LOGS: [(u16, u32); 2] = [(0, 100_000), (1, 6)];
 /// Topics of keys. The last one's keys are locks.
@@ -33,6 +33,8 @@ pub struct Plan {
     pub pace: u64,
     /// Maximum keys in a topic.
     pub keys_max: u64,
+    /// Maximum operations without an answer.
+    pub open_max: usize,
 }
 
 /// A fault.
@@ -56,15 +58,69 @@ pub enum PlannedFault {
     RestartEmpty,
     /// The engine evicts a topic part.
     Evict(Part),
+    /// A node ends without a farewell, and starts anew.
+    RestartNode(usize),
+    /// A fault of a node's links to a real engine, for a time.
+    Link {
+        /// The node.
+        node: usize,
+        /// The fault.
+        fault: ProxyFault,
+        /// The time.
+        time: u64,
+    },
+    /// A server's process is stopped for a time, and continued.
+    Freeze {
+        /// The server.
+        server: usize,
+        /// The time.
+        time: u64,
+    },
+    /// A server's process is killed, and started again with its files.
+    Kill {
+        /// The server.
+        server: usize,
+        /// Time without the process.
+        away: u64,
+    },
+    /// Redis forgets its scripts.
+    FlushScripts,
+    /// Redis closes all connections with subscriptions.
+    KillSubscriptions,
+    /// Redis executes no commands for a time.
+    Pause(u64),
+    /// All streams elect another leader.
+    StepDown,
+}
+
+/// Fault of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyFault {
+    /// Connections are closed, and further ones.
+    Cut,
+    /// Connections are reset once.
+    Reset,
+    /// Nothing arrives in either direction until the fault ends.
+    Silent,
+    /// Requests arrive when the fault ends.
+    RequestsHeld,
+    /// Answers arrive when the fault ends.
+    AnswersHeld,
+    /// Answers are dropped, and the connection is closed when the fault ends.
+    AnswersDropped,
+    /// Bytes arrive this many milliseconds later.
+    Delay(u16),
+    /// Bytes arrive one by one.
+    Bytes,
 }
 
 impl PlannedFault {
     pub(super) fn loses(self) -> Option<Loss> {
         match self {
-            Self::Cut { .. } | Self::StopReplication => None,
             Self::FailOver { .. } => Some(Loss::Suffix),
             Self::RestartEmpty => Some(Loss::Everything),
             Self::Evict(part) => Some(Loss::Part(part)),
+            _ => None,
         }
     }
 }
@@ -82,6 +138,7 @@ impl Plan {
             active: 8_000_000,
             pace: 40_000,
             keys_max: 100,
+            open_max: usize::MAX,
         }
     }
 
@@ -130,7 +187,7 @@ impl Plan {
         }
     }
 
-    fn add(&mut self, rng: &mut Rng, fault: PlannedFault) {
+    pub(crate) fn add(&mut self, rng: &mut Rng, fault: PlannedFault) {
         self.faults.push((micros(rng, self.active), fault));
     }
 }
@@ -140,6 +197,6 @@ fn share(rng: &mut Rng, max: usize) -> u64 {
     if rng.below(2) == 0 { 0 } else { rng.below(max) as u64 }
 }
 
-fn micros(rng: &mut Rng, max: u64) -> u64 {
+pub(crate) fn micros(rng: &mut Rng, max: u64) -> u64 {
     rng.next_u64() % max
 }
