@@ -69,8 +69,8 @@ pub struct KeyLimits {
 pub struct KeysWritten {
     /// Position after the writes.
     pub position: Position,
-    /// Sequence before them: [`position`](Self::position)'s if they changed nothing, and if further changes are between
-    /// them.
+    /// Sequence before the writes: [`position`](Self::position)'s if the writes changed nothing, if other changes are
+    /// between them, and if the store announces each write alone.
     pub prev: u64,
     /// One for each write.
     pub outcomes: Vec<KeyOutcome>,

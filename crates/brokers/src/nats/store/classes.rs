@@ -13,7 +13,7 @@ use super::connection::StoreConnection;
 use super::engine::StoreEngine;
 use super::streams::{self, OpenStream, StreamPlan};
 use super::subjects::with_topic;
-use super::wire::{ServerClock, as_micros};
+use super::wire::ServerClock;
 
 /// Maximum log streams. Each has a log of its own at the servers.
 const CLASSES_MAX: usize = 64;
@@ -168,7 +168,7 @@ impl StoreEngine {
 
     fn add_class(&self, retention: LogRetention, stream: String, opened: &OpenStream) -> Rc<LogClass> {
         if let Some(time) = opened.time {
-            self.clock.set(Some(ServerClock::observed(time)));
+            self.observe_clock(time);
         }
         let mut open = self.classes.open.borrow_mut();
         if let Some(known) = open.get(&retention).filter(|known| known.epoch == opened.epoch) {
@@ -234,13 +234,16 @@ impl StoreEngine {
         Ok(())
     }
 
+    /// Learns the server's time from an answer or a message, which may be late.
+    pub(super) fn observe_clock(&self, micros: u64) {
+        let (known, observed) = (self.clock.get(), ServerClock::observed(micros));
+        if known.is_none_or(|known| known.is_behind(&observed)) {
+            self.clock.set(Some(observed));
+        }
+    }
+
     /// The server's time in microseconds since 1970, as far as it is known.
     pub(super) fn server_micros(&self) -> u64 {
         self.clock.get().map_or(0, |clock| clock.now())
     }
-}
-
-/// The age in microseconds after which a message of this duration has expired.
-pub(super) fn expiry(now: u64, ttl: Duration) -> u64 {
-    now.saturating_add(as_micros(ttl))
 }

@@ -16,17 +16,19 @@ use sinews_store::{
     OnceRequest, Position, ReadKeys, StoreError, StoredKeys,
 };
 
-use super::classes::expiry;
 use super::connection::{OperationState, StoreConnection};
 use super::engine::StoreEngine;
 use super::key_streams::{KeyStream, once_plan};
 use super::log::{ATTEMPTS, ExpectedMessage, check_subject, conflict_delay};
-use super::replica::{EXPIRES, KnownKey, MARKER, REMOVALS, REMOVED};
+use super::replica::{KnownKey, MARKER, REMOVALS, REMOVED, TTL};
 use super::streams;
 use super::subjects::token;
-use super::wire::{EXPECTED_LAST, JetStreamAnswer, JetStreamError, MSG_ID, NO_MESSAGE, PubAck, headers};
+use super::wire::{
+    EXPECTED_LAST, JetStreamAnswer, JetStreamError, MSG_ID, NO_MESSAGE, PubAck, as_micros, headers, micros,
+};
 
-const TTL: &str = "Nats-TTL";
+/// Time to live by which the server removes a message, in whole seconds.
+const SERVER_TTL: &str = "Nats-TTL";
 
 /// A subject's last message, as the stream's leader has it.
 #[derive(Deserialize)]
@@ -41,6 +43,8 @@ struct StoredBody {
     hdrs: String,
     #[serde(default)]
     data: String,
+    /// When it was stored.
+    time: String,
 }
 
 impl StoredBody {
@@ -56,10 +60,11 @@ impl StoredBody {
 
     fn known(&self) -> KnownKey {
         let is_removed = self.header(REMOVED.0).is_some() || self.header(MARKER).is_some();
+        let ttl: Option<u64> = self.header(TTL).and_then(|ttl| ttl.parse().ok());
         KnownKey {
             sequence: self.seq,
             bytes: (!is_removed).then(|| self.value().len() as u64),
-            expires: self.header(EXPIRES).and_then(|expires| expires.parse().ok()),
+            expires: ttl.zip(micros(&self.time)).map(|(ttl, stored_at)| stored_at.saturating_add(ttl)),
         }
     }
 }
@@ -237,9 +242,9 @@ impl StoreEngine {
         match (&write.value, write.ttl) {
             (None, _) => {
                 all.insert(REMOVED.0, REMOVED.1);
-                all.insert(TTL, format!("{}s", REMOVALS.as_secs()));
+                all.insert(SERVER_TTL, format!("{}s", REMOVALS.as_secs()));
             }
-            (Some(_), Some(ttl)) => self.insert_ttl(&mut all, ttl),
+            (Some(_), Some(ttl)) => Self::insert_ttl(&mut all, ttl),
             (Some(_), None) => {}
         }
         let payload = write.value.clone().unwrap_or_default();
@@ -254,10 +259,10 @@ impl StoreEngine {
     }
 
     /// The server removes a message after whole seconds; nodes compare the exact time.
-    fn insert_ttl(&self, headers: &mut async_nats::HeaderMap, ttl: Duration) {
+    fn insert_ttl(headers: &mut async_nats::HeaderMap, ttl: Duration) {
         let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-        headers.insert(TTL, format!("{}s", seconds.max(1)));
-        headers.insert(EXPIRES, expiry(self.server_micros(), ttl).to_string());
+        headers.insert(SERVER_TTL, format!("{}s", seconds.max(1)));
+        headers.insert(TTL, as_micros(ttl).to_string());
     }
 
     /// A key's last message at the stream's leader.
@@ -318,7 +323,7 @@ impl StoreEngine {
         let mut expected = 0;
         for conflicts in 0..=ATTEMPTS {
             let mut all = headers(&[(EXPECTED_LAST, &expected.to_string())]);
-            self.insert_ttl(&mut all, once.window);
+            Self::insert_ttl(&mut all, once.window);
             let answer = connection.request(operation, subject.clone(), Some(all), once.value.clone()).await;
             let answer = answer.inspect_err(|_| self.once_epoch.set(None))?;
             match JetStreamAnswer::<PubAck>::parse(&answer.payload) {
@@ -387,7 +392,7 @@ fn position(
         let top = stream.replica.top(&writes.topic).or(before).unwrap_or(Position { epoch, sequence: 0 });
         return (top, top.sequence);
     };
-    let is_chain = versions.windows(2).all(|pair| stream.replica.prev_of(pair[1]) == Some(pair[0]));
-    let prev = stream.replica.prev_of(*first).filter(|_| is_chain);
+    // Each change is announced on its own, so that several ones have no predecessor in common.
+    let prev = stream.replica.prev_of(*first).filter(|_| first == last);
     (Position { epoch, sequence: *last }, prev.unwrap_or(*last))
 }

@@ -17,8 +17,9 @@ use super::wire::{as_micros, header, number};
 pub(super) const REMOVED: (&str, &str) = ("KV-Operation", "PURGE");
 /// A marker that the server has left when a key expired.
 pub(super) const MARKER: &str = "Nats-Marker-Reason";
-/// Time when a key expires by the server's clock, in microseconds since 1970.
-pub(super) const EXPIRES: &str = "Sinews-Expires";
+/// Time to live in microseconds, from the time when the server has stored the message: the writer's view of the server's
+/// clock may be late.
+pub(super) const TTL: &str = "Sinews-TTL";
 /// Time for which removals are remembered.
 pub(super) const REMOVALS: Duration = Duration::from_secs(60);
 /// Less than [`REMOVALS`]: a replica without messages for longer may have missed a removal.
@@ -102,7 +103,7 @@ impl KeyMessage {
             sequence,
             stored_at,
             value: (!is_removed).then(|| message.payload.clone()),
-            expires: number(message, EXPIRES),
+            expires: number(message, TTL).map(|ttl| stored_at.saturating_add(ttl)),
         })
     }
 }
@@ -331,6 +332,23 @@ mod tests {
             (changes(&replica, 8), changes(&replica, 9), replica.applied.get()),
             (None, Some(vec![]), 20)
         );
+    }
+
+    #[test]
+    fn time_to_live_begins_when_the_server_has_stored_the_message() {
+        let mut headers = async_nats::HeaderMap::new();
+        headers.insert(TTL, "300");
+        let message = Message {
+            subject: "k.t.key".into(),
+            reply: None,
+            payload: Bytes::from_static(b"v"),
+            headers: Some(headers),
+            status: None,
+            description: None,
+            length: 0,
+        };
+        let parsed = KeyMessage::parse(&message, "k.", 1, 5_000).expect("the subject has a topic and a key");
+        assert_eq!(parsed.expires, Some(5_300));
     }
 
     #[test]

@@ -24,6 +24,8 @@ const WRONG_LAST_ID: u64 = 10_070;
 pub(super) const STREAM_NOT_FOUND: u64 = 10_059;
 pub(super) const NO_MESSAGE: u64 = 10_037;
 
+/// Time for which an observation of the server's clock is not replaced by a later one.
+const CLOCK_AGE: Duration = Duration::from_secs(60);
 /// A JetStream error.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct JetStreamError {
@@ -155,6 +157,11 @@ impl ServerClock {
         Self { micros, at: Instant::now() }
     }
 
+    /// Whether another observation was less late. The server's clock may have been set back since an old one.
+    pub(super) fn is_behind(&self, other: &Self) -> bool {
+        self.now() < other.now() || self.at.elapsed() > CLOCK_AGE
+    }
+
     /// Its time in microseconds since 1970.
     pub(super) fn now(&self) -> u64 {
         self.micros.saturating_add(as_micros(self.at.elapsed()))
@@ -168,6 +175,14 @@ pub(super) fn as_micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_observation_of_the_clock_is_worse() {
+        let hour = 3_600_000_000;
+        let clock = ServerClock::observed(hour);
+        assert!(clock.is_behind(&ServerClock::observed(2 * hour)));
+        assert!(!clock.is_behind(&ServerClock::observed(hour - 1_000_000)));
+    }
 
     #[test]
     fn times_are_parsed() {

@@ -283,6 +283,25 @@ fn increment(node: &StoreNode, increments: u64) -> u64 {
     conflicts
 }
 
+/// A copy takes the answer to a write and the announcements, in whatever order they come.
+#[test]
+#[ignore = "needs a broker: cargo xtask brokers --only nats"]
+fn answer_to_several_writes_is_no_loss_between_their_announcements() {
+    let node = StoreNode::new(&prefix("several"));
+    node.follow(&TopicPart::keys("t"));
+    let written = wait(node.store.write_keys(all("t", vec![write("a", Some("1")), write("b", Some("2"))])));
+    let written = written.expect("NATS answers");
+    let updates = node.sink.until("both are announced", |all| {
+        all.updates.get("t").filter(|updates| updates.len() == 2).cloned()
+    });
+    for update in updates {
+        let chain = TopicChain { last: update.position };
+        assert_ne!(chain.link(written.position, written.prev), ChainLink::Lost, "{update:?} {written:?}");
+    }
+    let next = node.write("t", write("a", Some("3"))).expect("NATS answers");
+    assert_eq!(next.prev, written.position.sequence);
+}
+
 #[test]
 #[ignore = "needs a broker: cargo xtask brokers --only nats"]
 fn key_expires_at_all_nodes() {
