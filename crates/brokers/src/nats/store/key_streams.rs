@@ -18,7 +18,7 @@ use super::connection::StoreConnection;
 use super::engine::StoreEngine;
 use super::replica::{KeyMessage, KeyReplica, REMOVALS, REMOVALS_SAFE};
 use super::streams::{self, StreamPlan};
-use super::wire::{ServerClock, header, status};
+use super::wire::{header, status};
 
 /// Interval at which the server reports that a consumer exists.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -182,11 +182,16 @@ impl StoreEngine {
 
     /// Opens a stream, and empties the replica if it cannot continue.
     async fn open_keys(&self, connection: &StoreConnection, stream: &KeyStream) -> Result<u64, StoreError> {
-        let opened = stream.plan.open(connection, &self.settings).await?;
-        if let Some(time) = opened.time {
-            self.clock.set(Some(ServerClock::observed(time)));
-        }
         let replica = &stream.replica;
+        let mut opened = stream.plan.open(connection, &self.settings).await?;
+        if replica.epoch.get() == opened.epoch && replica.applied.get() > opened.last {
+            // A leader that was frozen answers before it knows its successor.
+            tokio::time::sleep(streams::SUCCESSION).await;
+            opened = stream.plan.open(connection, &self.settings).await?;
+        }
+        if let Some(time) = opened.time {
+            self.observe_clock(time);
+        }
         let is_recent = stream.current_at.get().is_some_and(|at| at.elapsed() < REMOVALS_SAFE);
         if replica.epoch.get() != opened.epoch || replica.applied.get() > opened.last || !is_recent {
             replica.reset(opened.epoch);
@@ -241,6 +246,10 @@ impl StoreEngine {
 
     fn apply_key(&self, stream: &KeyStream, message: &Message, delivery: ConsumerDelivery) {
         let stored_at = delivery.time / 1_000;
+        // A message may be old, but not from the future.
+        if self.server_micros() < stored_at {
+            self.observe_clock(stored_at);
+        }
         let parsed = KeyMessage::parse(message, &stream.subjects.borrow(), delivery.stream, stored_at);
         let is_synced = *stream.is_synced.borrow();
         match parsed {

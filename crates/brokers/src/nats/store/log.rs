@@ -360,7 +360,8 @@ impl StoreEngine {
         class: &LogClass,
         needed: u64,
     ) -> Result<bool, StoreError> {
-        let last = streams::info(connection, &class.stream).await?.map_or(0, |info| info.state.last_seq);
+        let info = streams::info_with(connection, &class.stream, needed).await?;
+        let last = info.map_or(0, |info| info.state.last_seq);
         if last >= needed {
             return Ok(false);
         }
@@ -427,6 +428,7 @@ impl StoreEngine {
         if topics.is_empty() {
             return Ok(Vec::new());
         }
+        self.see_last(&connection).await?;
         let located = self.locate(&connection, operation, topics).await?;
         let note = |(topic, found): (&&str, Option<(Rc<LogClass>, LogTop)>)| {
             found.map(|(class, top)| {
@@ -435,6 +437,21 @@ impl StoreEngine {
             })
         };
         Ok(topics.iter().zip(located).map(note).collect())
+    }
+
+    /// Asks the streams' leaders for the last sequences. Another server may be behind, and a client may have a position that
+    /// this node has not seen. A leader that was frozen may answer before it knows its successor.
+    async fn see_last(&self, connection: &StoreConnection) -> Result<(), StoreError> {
+        let classes = self.all_classes();
+        let infos = classes.iter().map(|class| streams::info(connection, &class.stream));
+        for (class, info) in classes.iter().zip(futures_util::future::join_all(infos).await) {
+            if let Some(info) = info?
+                && streams::epoch(&info)? == class.epoch
+            {
+                class.has_seen(info.state.last_seq);
+            }
+        }
+        Ok(())
     }
 
     /// Removes a topic's messages. Sequences continue, so no removed message's position is used again.

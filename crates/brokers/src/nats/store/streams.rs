@@ -13,6 +13,8 @@ use super::connection::{OperationState, StoreConnection};
 use super::settings::NatsStoreSettings;
 use super::wire::{JetStreamInfo, STREAM_NOT_FOUND, headers, micros};
 
+/// Time in which a leader hears from its successor: the interval of heartbeats.
+pub(super) const SUCCESSION: Duration = Duration::from_secs(1);
 /// Attempts to reach a new stream, within two seconds.
 const REACHABLE_ATTEMPTS: u32 = 200;
 const REACHABLE_INTERVAL: Duration = Duration::from_millis(10);
@@ -152,7 +154,22 @@ pub(super) async fn info(
     }
 }
 
-fn epoch(info: &JetStreamInfo) -> Result<u64, StoreError> {
+/// Describes a stream that has had this sequence. If the leader does not have it, a moment later: a leader that was frozen
+/// answers before it knows its successor.
+pub(super) async fn info_with(
+    connection: &StoreConnection,
+    name: &str,
+    needed: u64,
+) -> Result<Option<JetStreamInfo>, StoreError> {
+    let first = info(connection, name).await?;
+    if first.as_ref().is_none_or(|info| info.state.last_seq >= needed) {
+        return Ok(first);
+    }
+    tokio::time::sleep(SUCCESSION).await;
+    info(connection, name).await
+}
+
+pub(super) fn epoch(info: &JetStreamInfo) -> Result<u64, StoreError> {
     let epoch = micros(&info.created).filter(|epoch| *epoch <= POSITION_MAX);
     epoch.ok_or_else(|| StoreError::Rejected(format!("a stream's creation time is {}", info.created).into()))
 }
