@@ -4,7 +4,9 @@
 //!   position is a stream's sequence. The server announces each message on a subject without JetStream, with the sequence
 //!   before it.
 //! * **Keys** are streams with one message for each key; a version is a stream's sequence. Each node has a replica of all
-//!   keys, which a consumer for each stream feeds.
+//!   keys, which a consumer for each stream feeds. Nodes remove expired keys, each under the condition that it was not
+//!   written since. The server removes them a minute later if no node has done it: nats-server 2.15.3 stores its marker
+//!   without a condition, and the marker removes a value that was written at the same time.
 //! * **Values that are stored once** are messages with a time to live in a stream of their own.
 //!
 //! A user needs these rights, where PREFIX is the setting `prefix`: to publish `PREFIX.>`, `$JS.API.INFO`,

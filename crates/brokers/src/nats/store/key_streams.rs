@@ -19,6 +19,7 @@ use super::engine::StoreEngine;
 use super::replica::{KeyMessage, KeyReplica, REMOVALS, REMOVALS_SAFE};
 use super::streams::{self, StreamPlan};
 use super::wire::{header, status};
+use crate::reconnect::random_fraction;
 
 /// Interval at which the server reports that a consumer exists.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -28,6 +29,8 @@ const SILENCE: Duration = Duration::from_millis(1_700);
 const CONSUMER_EXPIRY: Duration = Duration::from_secs(10);
 /// Delay before a consumer is created again.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Mean interval at which expired keys are removed. All nodes do it, at different times.
+const EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which old removals are forgotten.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -166,7 +169,9 @@ impl StoreEngine {
         }
         for stream in &streams {
             let task = replicate(Rc::downgrade(self), connection.clone(), stream.clone());
-            self.keys.tasks.borrow_mut().push(tokio::task::spawn_local(task));
+            let expiry = expire(Rc::downgrade(self), connection.clone(), stream.clone());
+            let tasks = [tokio::task::spawn_local(task), tokio::task::spawn_local(expiry)];
+            self.keys.tasks.borrow_mut().extend(tasks);
         }
         for stream in &streams {
             let mut synced = stream.is_synced.subscribe();
@@ -292,6 +297,19 @@ async fn replicate(
         }
         drop(engine);
         tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Removes expired keys while the connection exists.
+async fn expire(engine: std::rc::Weak<StoreEngine>, connection: Rc<StoreConnection>, stream: Rc<KeyStream>) {
+    while let Some(engine) = engine.upgrade() {
+        if *stream.is_synced.borrow() {
+            let expired = stream.replica.take_expired(engine.server_micros());
+            let removals = expired.into_iter().map(|key| engine.remove_expired(&connection, &stream, key));
+            futures_util::future::join_all(removals).await;
+        }
+        drop(engine);
+        tokio::time::sleep(EXPIRY_INTERVAL.mul_f64(0.5 + random_fraction())).await;
     }
 }
 

@@ -4,6 +4,7 @@
 //! replica knows it. A condition that fails by the replica is checked again at the stream's leader, since the replica may
 //! be late.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,11 +17,11 @@ use sinews_store::{
     OnceRequest, Position, ReadKeys, StoreError, StoredKeys,
 };
 
-use super::connection::{OperationState, StoreConnection};
+use super::connection::{DEADLINE, OperationState, StoreConnection};
 use super::engine::StoreEngine;
 use super::key_streams::{KeyStream, once_plan};
 use super::log::{ATTEMPTS, ExpectedMessage, check_subject, conflict_delay};
-use super::replica::{KnownKey, MARKER, REMOVALS, REMOVED, TTL};
+use super::replica::{ExpiredKey, KnownKey, MARKER, REMOVALS, REMOVED, TTL};
 use super::streams;
 use super::subjects::token;
 use super::wire::{
@@ -244,7 +245,8 @@ impl StoreEngine {
                 all.insert(REMOVED.0, REMOVED.1);
                 all.insert(SERVER_TTL, format!("{}s", REMOVALS.as_secs()));
             }
-            (Some(_), Some(ttl)) => Self::insert_ttl(&mut all, ttl),
+            // A node removes it before.
+            (Some(_), Some(ttl)) => Self::insert_ttl(&mut all, ttl, REMOVALS),
             (Some(_), None) => {}
         }
         let payload = write.value.clone().unwrap_or_default();
@@ -258,11 +260,36 @@ impl StoreEngine {
         Ok(JetStreamAnswer::parse(&answer.payload).inspect_err(|_| operation.had_no_effect()))
     }
 
-    /// The server removes a message after whole seconds; nodes compare the exact time.
-    fn insert_ttl(headers: &mut async_nats::HeaderMap, ttl: Duration) {
-        let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    /// The server removes a message after whole seconds and a delay; nodes compare the exact time.
+    fn insert_ttl(headers: &mut async_nats::HeaderMap, ttl: Duration, delay: Duration) {
+        let seconds = (ttl + delay).as_secs() + u64::from(ttl.subsec_nanos() > 0);
         headers.insert(SERVER_TTL, format!("{}s", seconds.max(1)));
         headers.insert(TTL, as_micros(ttl).to_string());
+    }
+
+    /// Removes a key that has expired, unless it was written since. The server's own removal has no such condition: its
+    /// marker may remove a value that was written meanwhile.
+    pub(super) async fn remove_expired(
+        &self,
+        connection: &StoreConnection,
+        stream: &KeyStream,
+        expired: ExpiredKey,
+    ) {
+        let limits = KeyLimits { keys: u64::MAX, bytes: u64::MAX };
+        let key = Arc::clone(&expired.key);
+        let write = KeyCommand { key, value: None, ttl: None, condition: None, once: None };
+        let attempt = KeyAttempt { topic: &expired.topic, write: &write, limits, stream };
+        let expected = ExpectedMessage::Last(expired.version);
+        let state = OperationState::default();
+        let removal = self.publish_key(connection, &state, &attempt, expected);
+        let is_over = match tokio::time::timeout(DEADLINE, removal).await {
+            Ok(Ok(Err(error))) => error.is_conflict() && !error.is_in_flight(),
+            Ok(Ok(Ok(_))) => true,
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if !is_over {
+            stream.replica.expires_again(expired, self.server_micros() + as_micros(DEADLINE));
+        }
     }
 
     /// A key's last message at the stream's leader.
@@ -323,7 +350,7 @@ impl StoreEngine {
         let mut expected = 0;
         for conflicts in 0..=ATTEMPTS {
             let mut all = headers(&[(EXPECTED_LAST, &expected.to_string())]);
-            Self::insert_ttl(&mut all, once.window);
+            Self::insert_ttl(&mut all, once.window, Duration::ZERO);
             let answer = connection.request(operation, subject.clone(), Some(all), once.value.clone()).await;
             let answer = answer.inspect_err(|_| self.once_epoch.set(None))?;
             match JetStreamAnswer::<PubAck>::parse(&answer.payload) {

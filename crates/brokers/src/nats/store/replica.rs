@@ -26,6 +26,8 @@ pub(super) const REMOVALS: Duration = Duration::from_secs(60);
 pub(super) const REMOVALS_SAFE: Duration = Duration::from_secs(50);
 /// Time for which a topic without keys has a position.
 const EMPTY_TOPICS: Duration = Duration::from_secs(3_600);
+/// Keys that a node removes at once when they have expired.
+const EXPIRED_MAX: usize = 256;
 /// Changes whose predecessors are remembered.
 const RECENT_MAX: usize = 4_096;
 
@@ -46,6 +48,14 @@ struct ReplicaKey {
     stored_at: u64,
     value: Option<Bytes>,
     expires: Option<u64>,
+}
+
+/// A key that has expired, and was not removed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ExpiredKey {
+    pub(super) topic: Box<str>,
+    pub(super) key: Arc<str>,
+    pub(super) version: u64,
 }
 
 /// What is known about a key before a write.
@@ -83,6 +93,8 @@ pub(super) struct KeyReplica {
     topics: RefCell<HashMap<Box<str>, ReplicaTopic>>,
     /// Versions, and the sequences before them in their topics.
     recent: RefCell<VecDeque<(u64, u64)>>,
+    /// Keys with a time to live, by their expiries and versions.
+    expiries: RefCell<BTreeMap<(u64, u64), ExpiredKey>>,
 }
 
 impl KnownKey {
@@ -154,6 +166,7 @@ impl KeyReplica {
         self.applied.set(0);
         self.topics.borrow_mut().clear();
         self.recent.borrow_mut().clear();
+        self.expiries.borrow_mut().clear();
     }
 
     /// Ends the loading of a replica, at this time of the server: removals that may be forgotten are older than a message
@@ -179,6 +192,14 @@ impl KeyReplica {
             expires: message.expires,
         };
         let change = entry.change(&message.key, now);
+        let mut expiries = self.expiries.borrow_mut();
+        if let Some((expires, old)) = topic.keys.get(&message.key).and_then(|old| Some((old.expires?, old))) {
+            expiries.remove(&(expires, old.version));
+        }
+        if let Some(expires) = entry.expires.filter(|_| entry.value.is_some()) {
+            let (topic, key, version) = (message.topic.as_str().into(), message.key.clone(), entry.version);
+            expiries.insert((expires, version), ExpiredKey { topic, key, version });
+        }
         topic.set(message.key, entry);
         let mut recent = self.recent.borrow_mut();
         if recent.len() >= RECENT_MAX {
@@ -188,6 +209,24 @@ impl KeyReplica {
         self.applied.set(message.sequence);
         let position = Position { epoch: self.epoch.get(), sequence: message.sequence };
         (message.topic, KeyUpdate { position, prev, changes: vec![change], skipped: false })
+    }
+
+    /// Takes keys that have expired.
+    pub(super) fn take_expired(&self, now: u64) -> Vec<ExpiredKey> {
+        let (mut expiries, mut expired) = (self.expiries.borrow_mut(), Vec::new());
+        while let Some(first) = expiries.first_entry().filter(|first| first.key().0 <= now)
+            && expired.len() < EXPIRED_MAX
+        {
+            expired.push(first.remove());
+        }
+        expired
+    }
+
+    /// Returns a key that was not removed.
+    pub(super) fn expires_again(&self, key: ExpiredKey, at: u64) {
+        if self.known(&key.topic, &key.key).sequence == key.version {
+            self.expiries.borrow_mut().insert((at, key.version), key);
+        }
     }
 
     /// Forgets old removals.
@@ -371,5 +410,14 @@ mod tests {
         );
         let known = replica.known("t", "k");
         assert!(known.is_live(4) && !known.is_live(5));
+        assert_eq!(replica.take_expired(4), []);
+        let expired = ExpiredKey { topic: "t".into(), key: "k".into(), version: 1 };
+        assert_eq!(replica.take_expired(5), std::slice::from_ref(&expired));
+        replica.expires_again(expired.clone(), 8);
+        assert_eq!((replica.take_expired(7), replica.take_expired(8)), (vec![], vec![expired.clone()]));
+        // It has another value.
+        apply(&replica, 2, "k", Some("w"), 9);
+        replica.expires_again(expired, 9);
+        assert_eq!(replica.take_expired(9), []);
     }
 }
