@@ -69,6 +69,11 @@ fn describe(settings: &ServeSettings, error: BuildError) -> String {
         BuildError::Compaction(why) => format!("{}: {why}", settings.name("streams.compact")),
         BuildError::Cluster(why) => format!("{}: {why}", settings.name("cluster.url")),
         BuildError::PusherPrefix(why) => format!("{}: {why}", settings.name("pusher.path_prefix")),
+        BuildError::KeysInStore => format!(
+            "{}: the topic store has the keys of topics: streams.durable_keys and namespace.*.durable_keys are for a \
+             server without cluster.store",
+            settings.name("cluster.store")
+        ),
         error => error.to_string(),
     }
 }

@@ -8,7 +8,7 @@ use sinews_brokers::BrokerConfigError;
 use sinews_hub::{ClusterOptions, HubError};
 use sinews_store::TopicStore;
 
-use super::store::{read_password, with_password};
+use super::store::{broker_fault, read_password, with_password};
 use crate::config::resolver::SettingNames;
 use crate::config::schema::settings;
 use crate::config::units::Redacted;
@@ -30,11 +30,13 @@ settings! {
             alias: "cluster",
         }
 
-        /// Topic store, which has the histories and the keys of all nodes: redis://host, redis+sentinel://host,host/SERVICE,
-        /// redis+unix:///path or nats://host; with TLS rediss:// and nats+tls://. Redis 7 or later, or NATS 2.11 or later
-        /// with JetStream. A client resumes at any node, and a condition on a key holds for all nodes. With `none`, each
-        /// node has its own histories, and keys cannot be written. Redis and NATS are build features of the program:
-        /// without the feature of {cluster.url}, the default is `none`.
+        /// Server that stores the histories and keys of topics for all nodes: redis://host, redis+unix:///path,
+        /// redis+sentinel://host,host/SERVICE or nats://host,host; with TLS rediss://, rediss+sentinel:// and nats+tls://.
+        /// It is Redis or Valkey from version 7.0 on, or NATS from version 2.11 on with JetStream. A client resumes at any
+        /// node, and a condition on a key holds for all nodes. The URL has the options of {cluster.url} and its own user and
+        /// password. `none`: each node of a cluster has its own histories, and requests for keys get 422. Redis and NATS are
+        /// build features of the program: without the feature for {cluster.url}, the default is `none`. Without
+        /// {cluster.url}, one server stores its histories and keys there, so that they survive a restart.
         store: Option<Redacted> {
             unset: "the broker of {cluster.url}",
             placeholder: "URL",
@@ -65,53 +67,44 @@ impl ClusterSettings {
         };
         let describe = |key: &'static str| move |error: HubError| format!("{}: {error}", names.resolve(key));
         let mut options = ClusterOptions::parse(url).map_err(describe(URL))?;
-        if let Some(path) = &self.password_file {
+        if self.password_file.is_some() {
             options.check_password().map_err(describe(PASSWORD_FILE))?;
-            let password = read_password(path);
-            let password = password.map_err(|error| format!("{}: {error}", names.resolve(PASSWORD_FILE)))?;
-            options = options.with_password(password);
+            options = ClusterOptions::parse(&self.with_password(url, names)?).map_err(describe(URL))?;
         }
         if let Some(name) = &self.node_name {
             options = options.with_name(name).map_err(describe(NAME))?;
         }
         Ok(Some(options))
     }
-}
 
-impl ClusterSettings {
-    /// Connects to the topic store in the background, if there is one.
+    /// Creates the topic store, if there is one. It connects when it is started.
     ///
     /// # Errors
     /// Returns the invalid setting, and the reason.
     pub(crate) fn topic_store(&self, names: &SettingNames) -> Result<Option<Arc<dyn TopicStore>>, String> {
-        let is_own = self.store.is_some();
-        let Some(Redacted(url)) = self.store.as_ref().or(self.url.as_ref()) else { return Ok(None) };
-        if is_own && url == NO_STORE {
-            return Ok(None);
-        }
-        let url = match (&self.password_file, is_own) {
-            (Some(path), false) => {
-                let password = read_password(path)
-                    .map_err(|error| format!("{}: {error}", names.resolve(PASSWORD_FILE)))?;
-                with_password(url, &password).unwrap_or_else(|| url.clone())
-            }
-            _ => url.clone(),
+        let (key, url) = match (&self.store, &self.url) {
+            (Some(Redacted(store)), _) if store == NO_STORE => return Ok(None),
+            (Some(Redacted(store)), _) => (STORE, store.clone()),
+            (None, Some(Redacted(url))) => (URL, self.with_password(url, names)?),
+            (None, None) => return Ok(None),
         };
         match sinews_brokers::connect_topic_store(&url, &BTreeMap::new()) {
             Ok(store) => Ok(Some(store)),
-            Err(BrokerConfigError::NotBuilt { feature }) if !is_own => {
-                tracing::warn!(
-                    "each node has its own histories, and rejects keys: this build has no topic store for {feature} \
-                     (`cargo build --features {feature}`)"
-                );
+            Err(error @ BrokerConfigError::NotBuilt { .. }) if key == URL => {
+                tracing::warn!("each node has its own histories, and rejects keys: {}", broker_fault(&error));
                 Ok(None)
             }
-            Err(BrokerConfigError::NotBuilt { feature }) => Err(format!(
-                "{}: this build has no topic store for {feature}: build it with `cargo build --features {feature}`",
-                names.resolve(STORE)
-            )),
-            Err(error) => Err(format!("{}: {error}", names.resolve(if is_own { STORE } else { URL }))),
+            Err(error) => Err(format!("{}: {}", names.resolve(key), broker_fault(&error))),
         }
+    }
+
+    /// Adds the password in the file to the URL.
+    fn with_password(&self, url: &str, names: &SettingNames) -> Result<String, String> {
+        let Some(path) = &self.password_file else { return Ok(url.to_owned()) };
+        let fault = |error| format!("{}: {error}", names.resolve(PASSWORD_FILE));
+        let password = read_password(path).map_err(fault)?;
+        with_password(url, &password)
+            .ok_or_else(|| fault(format!("{} already has a password", names.resolve(URL))))
     }
 }
 
@@ -125,11 +118,95 @@ const NAME: &str = "cluster.node_name";
 
 #[cfg(test)]
 mod tests {
+    use crate::settings::ServeSettings;
     use crate::settings::tests::settings;
 
     fn options(flags: &[&str]) -> Result<Option<String>, String> {
         let settings = settings(flags, "")?;
         Ok(settings.cluster.options(&settings.names)?.map(|options| options.to_string()))
+    }
+
+    /// Whether there is a topic store.
+    fn has_store(flags: &[&str]) -> Result<bool, String> {
+        let settings = settings(flags, "")?;
+        Ok(settings.cluster.topic_store(&settings.names)?.is_some())
+    }
+
+    #[test]
+    fn topic_store_is_the_broker_of_the_cluster_by_default() {
+        assert_eq!(has_store(&[]), Ok(false));
+        for (url, is_built) in [
+            ("nats://u:secret@one,two", cfg!(feature = "nats")),
+            ("redis+sentinel://one,two/main?prefix=a", cfg!(feature = "redis")),
+        ] {
+            let cluster = ["--cluster", url];
+            assert_eq!(has_store(&cluster), Ok(is_built), "{url}");
+            assert_eq!(has_store(&[&cluster[..], &["--cluster-store", "none"]].concat()), Ok(false));
+            // Without a cluster, the histories and keys of one server are there.
+            let own = has_store(&["--cluster-store", url]);
+            match is_built {
+                true => assert_eq!(own, Ok(true)),
+                false => assert!(own.is_err_and(|error| {
+                    error.starts_with("--cluster-store: this program was built without the feature `")
+                        && error.contains("cargo install --path crates/cli --features ")
+                        && !error.contains("secret")
+                })),
+            }
+        }
+        assert!(
+            !format!("{:?}", settings(&["--cluster-store", "nats://u:secret@a"], "").unwrap())
+                .contains("secret")
+        );
+    }
+
+    #[test]
+    fn invalid_url_of_the_topic_store_is_reported_without_its_password() {
+        let mut faults =
+            vec![("kafka://u:secret@a", "the schemes are redis"), ("u:secret@a", "the schemes are redis")];
+        if cfg!(feature = "redis") {
+            faults.push(("redis://u:secret@a/3", "path"));
+            faults.push(("redis://u:secret@a?prefx=b", "prefix"));
+            faults.push(("redis://u:secret", "port"));
+        }
+        if cfg!(feature = "nats") {
+            faults.push(("nats://u:secret@a?prefix=b.c", "letters, digits and dashes"));
+        }
+        for (url, reason) in faults {
+            let error = has_store(&["--cluster-store", url]).unwrap_err();
+            assert!(error.starts_with("--cluster-store: ") && error.contains(reason), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+        // The bus permits this prefix.
+        let error = has_store(&["--cluster", "nats://u:secret@a?prefix=b_c"]);
+        assert_eq!(error.clone().is_err(), cfg!(feature = "nats"));
+        assert!(error.err().is_none_or(|error| error.starts_with("--cluster") && !error.contains("secret")));
+    }
+
+    #[test]
+    fn password_file_is_for_the_bus_and_the_default_topic_store() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "p@ss\n").unwrap();
+        let path = file.path().display().to_string();
+        let url = |flags: &[&str]| {
+            let flags = [flags, &["--cluster-password-file", &path]].concat();
+            let ServeSettings { cluster, names, .. } = settings(&flags, "").unwrap();
+            cluster.options(&names)?;
+            cluster.with_password(&cluster.url.as_ref().unwrap().0, &names)
+        };
+        assert_eq!(
+            url(&["--cluster", "redis://ann@a?prefix=b"]),
+            Ok("redis://ann:p%40ss@a?prefix=b".to_owned())
+        );
+        assert_eq!(
+            url(&["--cluster", "redis://ann:secret@a"]),
+            Err("--cluster-password-file: --cluster-url already has a password".to_owned())
+        );
+        let missing = ["--cluster", "redis://a", "--cluster-password-file", "/nonexistent"];
+        assert!(has_store(&missing).unwrap_err().starts_with("--cluster-password-file: /nonexistent"));
+        // The store's own URL has its own password.
+        let own =
+            ["--cluster-store", "none", "--cluster", "redis://a", "--cluster-password-file", "/nonexistent"];
+        assert_eq!(has_store(&own), Ok(false));
     }
 
     #[test]

@@ -143,15 +143,8 @@ impl StoreSettings {
         if partitions > 1 && !self.url.to_ascii_lowercase().starts_with("kafka") {
             settings.entry("partitions".to_owned()).or_insert_with(|| partitions.to_string());
         }
-        sinews_brokers::connect(&self.url_with_password()?, &settings).map_err(|error| {
-            let name = self.names.resolve(URL);
-            match error {
-                BrokerConfigError::NotBuilt { feature } => format!(
-                    "{name}: {error}: build it with `cargo install --path crates/cli --features {feature}`"
-                ),
-                _ => format!("{name}: {error}"),
-            }
-        })
+        sinews_brokers::connect(&self.url_with_password()?, &settings)
+            .map_err(|error| format!("{}: {}", self.names.resolve(URL), broker_fault(&error)))
     }
 
     fn url_with_password(&self) -> Result<String, String> {
@@ -184,6 +177,16 @@ impl StoreSettings {
     }
 }
 
+/// The text of an error; for a missing feature, with the command that builds the program with it.
+pub(super) fn broker_fault(error: &BrokerConfigError) -> String {
+    match error {
+        BrokerConfigError::NotBuilt { feature } => {
+            format!("{error}: build it with `cargo install --path crates/cli --features {feature}`")
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Reads a password; one line break at its end is ignored.
 ///
 /// # Errors
@@ -197,7 +200,9 @@ pub(super) fn read_password(path: &Path) -> Result<String, String> {
 pub(super) fn with_password(url: &str, password: &str) -> Option<String> {
     let Some((scheme, rest)) = url.split_once("://") else { return Some(url.to_owned()) };
     let (hosts, query) = rest.split_at(rest.find('?').unwrap_or(rest.len()));
-    let (user, hosts) = hosts.rsplit_once('@').unwrap_or(("", hosts));
+    // The path of a socket may have an `@`.
+    let user_end = if hosts.starts_with('/') { None } else { hosts.find("@/").or_else(|| hosts.rfind('@')) };
+    let (user, hosts) = user_end.map_or(("", hosts), |at| (&hosts[..at], &hosts[at + 1..]));
     let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
     (!user.contains(':')).then(|| format!("{scheme}://{user}:{password}@{hosts}{query}"))
 }
@@ -224,6 +229,8 @@ mod tests {
         let given = |url| whole(&[&["--store", url][..], &password].concat());
         assert_eq!(given("kafka://ann@a:1,b?x=1"), Ok("kafka://ann:p%40s%2Fs@a:1,b?x=1".to_owned()));
         assert_eq!(given("redis://a"), Ok("redis://:p%40s%2Fs@a".to_owned()));
+        assert_eq!(given("redis+unix:///a@b"), Ok("redis+unix://:p%40s%2Fs@/a@b".to_owned()));
+        assert_eq!(given("redis+unix://ann@/a@b"), Ok("redis+unix://ann:p%40s%2Fs@/a@b".to_owned()));
         assert_eq!(
             given("redis://ann:b@a").unwrap_err(),
             "--streams-store-password: --streams-store already has a password"

@@ -40,7 +40,8 @@ settings! {
         /// Topics with durable keys, as a name or a pattern: `prices.>`. The keys of a topic are stored in a compacted
         /// stream, so that they survive a restart; a write is acknowledged once it is on disk. Needs
         /// {streams.directory}; with {streams.store}, too, since a broker stores no keys: then the keys are in its folder
-        /// `keys`, always synced as `batch`. Not in a cluster ({cluster.url}).
+        /// `keys`, always synced as `batch`. Not in a cluster ({cluster.url}), and not with {cluster.store}, which has the
+        /// keys.
         durable_keys: Vec<String> { placeholder: "PATTERN", expected: "a pattern of topics such as \"prices.>\"" }
 
         /// Streams that are compacted, as a name or a pattern: the newest record of each key is retained, and older

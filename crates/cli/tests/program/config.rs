@@ -100,6 +100,10 @@ fn contradictions_of_settings_are_found_by_the_check() {
     let cluster = "[cluster]\nurl = \"nats://127.0.0.1:1\"\n";
     let good = directory.write("sinews.toml", &format!("{}{cluster}", of_streams("compact = \"a\"")));
     assert_eq!(says(&["config", "check", &good]), format!("{good}: good\n"));
+    let store = if cfg!(feature = "redis") { "redis://a" } else { "nats://a" };
+    let with_topic_store = format!("[cluster]\nstore = {store:?}\n") + &of_streams("durable_keys = \"a\"");
+    let with_topic_store = (with_topic_store, ":2: cluster.store: ", "streams.durable_keys");
+    let with_topic_store = cfg!(any(feature = "nats", feature = "redis")).then_some(with_topic_store);
     for (text, begin, part) in [
         ("[cluster]\nurl = \"kafka://a\"".to_owned(), ":2: cluster.url: ", "scheme"),
         ("[cluster]\nnode_name = \"a\"".to_owned(), ":2: cluster.node_name: ", "needs cluster.url"),
@@ -121,12 +125,16 @@ fn contradictions_of_settings_are_found_by_the_check() {
             "namespace.*.durable",
         ),
         ("[streams]\nstore = \"mysql://a\"".to_owned(), ":2: streams.store: ", "mysql"),
-    ] {
+        ("[cluster]\nstore = \"kafka://u:secret@a\"".to_owned(), ":2: cluster.store: ", "redis+sentinel"),
+    ]
+    .into_iter()
+    .chain(with_topic_store)
+    {
         let file = directory.write("sinews.toml", &text);
         let message = fails(program().args(["config", "check", &file]));
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.starts_with(&format!("sinews: {file}{begin}")), "{message}");
-        assert!(message.contains(part), "{message}");
+        assert!(message.contains(part) && !message.contains("secret"), "{message}");
         assert!(fails(program().args(["serve", "--config", &file])).ends_with(&message), "{message}");
     }
     let file = directory.write("sinews.toml", "history = \"a=1\"\n[namespace.a]\nhistory = 2\n");
