@@ -21,6 +21,16 @@ use broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::support::{Running, fails, program, until};
 
+/// The arguments of a node at a [`FakeBroker`], which connects nodes and is no topic store.
+pub(crate) fn at_bus(url: &str) -> [&str; 4] {
+    ["--cluster", url, "--cluster-store", "none"]
+}
+
+/// The same in a file.
+pub(crate) fn at_bus_in_file(url: &str, name: &str) -> String {
+    format!("[cluster]\nurl = {url:?}\nstore = \"none\"\nnode_name = {name:?}\n")
+}
+
 fn nodes(arguments: &[&str]) -> String {
     let output = program().arg("nodes").args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -41,8 +51,8 @@ fn check_nodes(engine: WireProtocol) {
     let broker = FakeBroker::start(engine);
     let url = broker.url();
     assert!(nodes(&[&url]).ends_with("no node\n"));
-    let _nodes = ["b", "a"]
-        .map(|name| Running::serve(&["--cluster", &url, "--cluster-node-name", name, "--log", "error"]));
+    let cluster = [&at_bus(&url)[..], &["--log", "error", "--cluster-node-name"]].concat();
+    let _nodes = ["b", "a"].map(|name| Running::serve(&[&cluster[..], &[name]].concat()));
     broker.wait_for("sinews.all", 2);
     // On a machine that is busy for longer, a heartbeat is late.
     until("the table has both nodes", || {
@@ -51,6 +61,23 @@ fn check_nodes(engine: WireProtocol) {
     });
     until("the lines have both nodes", || nodes(&["--json", &url]).lines().count() == 2);
     assert!(nodes(&[&format!("{url}?prefix=other")]).ends_with("no node\n"));
+}
+
+#[test]
+#[cfg(not(feature = "nats"))]
+fn node_without_the_feature_of_its_topic_store_warns() {
+    let broker = FakeBroker::start(WireProtocol::Nats);
+    let url = broker.url();
+    let log = |arguments: &[&str]| {
+        let node = Running::serve(arguments);
+        broker.wait_for("sinews.all", 1);
+        node.signal("TERM");
+        node.wait().1
+    };
+    let warned = log(&["--cluster", &url]);
+    let command = "`nats`: build it with `cargo install --path crates/cli --features nats`";
+    assert!(warned.contains("rejects keys") && warned.contains(command), "{warned}");
+    assert!(!log(&at_bus(&url)).contains("rejects keys"));
 }
 
 #[test]

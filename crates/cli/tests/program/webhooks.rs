@@ -9,6 +9,7 @@ use ring::hmac;
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply, assert_fields, until_equal};
 
+use crate::cluster::at_bus_in_file;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::hooks::{AppAnswer, AppRequest, Application, is_signed, permits, serve};
 use crate::protocol::{Client, connected};
@@ -374,10 +375,8 @@ fn reload_replaces_adds_and_removes_webhooks() {
 fn each_event_of_a_cluster_is_sent_by_one_node() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let app = accepting();
-    let nodes = ["a", "b"].map(|name| {
-        let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
-        serve(&(cluster + &webhook("app", &app, "")))
-    });
+    let nodes =
+        ["a", "b"].map(|name| serve(&(at_bus_in_file(&broker.url(), name) + &webhook("app", &app, ""))));
     // Clients that connect earlier receive a report of the login at the broker.
     nodes.iter().for_each(|node| until("the node is ready", || node.is_ready()));
     let mut clients = nodes.each_ref().map(Client::connect);
@@ -411,10 +410,8 @@ fn each_event_of_a_cluster_is_sent_by_one_node() {
 fn members_of_a_dead_node_are_reported_by_the_others() {
     let broker = FakeBroker::start(WireProtocol::Redis);
     let app = accepting();
-    let [dead, living] = ["a", "b"].map(|name| {
-        let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
-        serve(&(cluster + &webhook("app", &app, "")))
-    });
+    let [dead, living] =
+        ["a", "b"].map(|name| serve(&(at_bus_in_file(&broker.url(), name) + &webhook("app", &app, ""))));
     for node in [&dead, &living] {
         wait_for_metric(node, "sinews_webhook_reporters", "2");
     }
@@ -488,7 +485,7 @@ fn members_of_a_dead_node_are_reported_by_the_others_to_an_app() {
     let broker = FakeBroker::start(WireProtocol::Redis);
     let backend = accepting();
     let [dead, living] = ["a", "b"].map(|name| {
-        let cluster = format!("[cluster]\nurl = {:?}\nnode_name = {name:?}\n", broker.url());
+        let cluster = at_bus_in_file(&broker.url(), name);
         serve(&format!("{cluster}{APP}webhooks = [{:?}]\n", backend.url("/")))
     });
     for node in [&dead, &living] {

@@ -8,6 +8,7 @@ use sinews_testkit::{Frame, Reply, assert_fields};
 use super::connections::{close_of, connect, start};
 use super::{KEY, call, call_with};
 use crate::auth::token;
+use crate::cluster::at_bus;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::protocol::Client;
@@ -141,8 +142,8 @@ fn connections_at_all_nodes_are_refreshed() {
         let secret = crate::auth::keys("secret");
         let url = broker.url();
         let nodes = ["a", "b"].map(|name| {
-            let cluster = ["--cluster", &url, "--cluster-node-name", name, "--api-key", KEY];
-            Running::serve(&[&cluster[..], &["--auth-secret-file", &secret]].concat())
+            let more = ["--cluster-node-name", name, "--api-key", KEY, "--auth-secret-file", &secret];
+            Running::serve(&[&at_bus(&url)[..], &more].concat())
         });
         until("both nodes are known", || {
             call(&nodes[0], "GET /nodes", &Value::Null)["nodes"].as_array().unwrap().len() == 2

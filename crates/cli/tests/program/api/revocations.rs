@@ -6,6 +6,7 @@ use std::fs;
 use super::connections::{close_of, connect};
 use super::{KEY, call, call_with};
 use crate::auth::token;
+use crate::cluster::at_bus;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
 use crate::config::Directory;
 use crate::support::{Running, until};
@@ -95,7 +96,7 @@ fn revocations_reach_all_nodes_and_those_that_join_later() {
     for engine in [WireProtocol::Nats, WireProtocol::Redis] {
         let (broker, servers) = (FakeBroker::start(engine), TokenServers::new());
         let url = broker.url();
-        let start = |name: &str| servers.start(&["--cluster", &url, "--cluster-node-name", name]);
+        let start = |name: &str| servers.start(&[&at_bus(&url)[..], &["--cluster-node-name", name]].concat());
         let [a, b] = ["a", "b"].map(start);
         until("both nodes are known", || nodes(&a) == 2);
         // Clients that connect earlier receive a report of the login at the broker.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cluster::broker::{FakeBroker, WireProtocol};
+use crate::cluster::{at_bus, at_bus_in_file};
 use crate::support::Running;
 
 fn subscriber(address: SocketAddr, topics: &[&str]) -> Subscriber {
@@ -9,7 +10,7 @@ fn subscriber(address: SocketAddr, topics: &[&str]) -> Subscriber {
 }
 
 /// A subscriber of another process than the predecessor, which accepts connections for a moment, and closes them later.
-fn subscriber_elsewhere(address: SocketAddr, topics: &[&str], predecessor: &str) -> Subscriber {
+pub(super) fn subscriber_elsewhere(address: SocketAddr, topics: &[&str], predecessor: &str) -> Subscriber {
     loop {
         if let Some(subscriber) = try_subscribe(address, topics)
             && subscriber.process != predecessor
@@ -19,8 +20,8 @@ fn subscriber_elsewhere(address: SocketAddr, topics: &[&str], predecessor: &str)
     }
 }
 
-struct Subscriber {
-    socket: Socket,
+pub(super) struct Subscriber {
+    pub(super) socket: Socket,
     /// The part of the connection's id that names the process.
     process: String,
 }
@@ -37,7 +38,7 @@ fn try_subscribe(address: SocketAddr, topics: &[&str]) -> Option<Subscriber> {
     Some(Subscriber { socket, process: process.to_owned() })
 }
 
-fn publish(address: SocketAddr, topic: &str, text: &str) {
+pub(super) fn publish(address: SocketAddr, topic: &str, text: &str) {
     let answer = request(address, &format!("POST /topics/{topic} HTTP/1.1"), text);
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
@@ -46,8 +47,8 @@ fn publish(address: SocketAddr, topic: &str, text: &str) {
 fn publications_of_all_nodes_arrive_once_during_a_handover() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let url = broker.url();
-    let other = Running::serve(&["--cluster", &url, "--history", "kept.>=1000"]);
-    let mut service = Service::start("cluster", &format!("[cluster]\nurl = \"{url}\""));
+    let other = Running::serve(&[&at_bus(&url)[..], &["--history", "kept.>=1000"]].concat());
+    let mut service = Service::start("cluster", &at_bus_in_file(&url, "a"));
     let address = service.address;
     let topics = ["t", "kept.t"];
     let mut elsewhere = subscriber(other.address, &topics);
@@ -85,7 +86,7 @@ fn publications_of_all_nodes_arrive_once_during_a_handover() {
 }
 
 /// The retained messages of a topic, read until this many are there.
-fn history(address: SocketAddr, topic: &str, count: usize) -> Vec<String> {
+pub(super) fn history(address: SocketAddr, topic: &str, count: usize) -> Vec<String> {
     let mut socket = Socket::open(address, "/ws");
     loop {
         let request = json!({ "op": "history", "id": 1, "topic": topic, "last": 1_000 });
@@ -102,8 +103,8 @@ fn history(address: SocketAddr, topic: &str, count: usize) -> Vec<String> {
 fn publications_of_another_node_are_retained_during_handovers() {
     let broker = FakeBroker::start(WireProtocol::Nats);
     let url = broker.url();
-    let other = Running::serve(&["--cluster", &url, "--history", "kept.>=100000"]);
-    let mut service = Service::start("cluster-history", &format!("[cluster]\nurl = \"{url}\""));
+    let other = Running::serve(&[&at_bus(&url)[..], &["--history", "kept.>=100000"]].concat());
+    let mut service = Service::start("cluster-history", &at_bus_in_file(&url, "a"));
     let address = service.address;
     broker.wait_for("sinews.t.kept.>", 2);
     let mut published: Vec<String> = Vec::new();
