@@ -12,7 +12,7 @@ WORKDIR /build
 COPY . .
 # The commit in `sinews --version`: `--build-arg SINEWS_COMMIT=$(git rev-parse --short HEAD)`.
 ARG SINEWS_COMMIT=unknown
-# HTTP/3, and brokers that can store the streams (`--store`), as in the archives. `--build-arg SINEWS_FEATURES=kafka` builds
+# HTTP/3, and brokers that can store streams (`--store`), histories and keys (`--cluster-store`), as in the archives. `--build-arg SINEWS_FEATURES=kafka` builds
 # librdkafka.
 ARG SINEWS_FEATURES=http3,nats,redis
 RUN case ",$SINEWS_FEATURES," in *,kafka,*) apk add --no-cache \

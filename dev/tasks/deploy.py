@@ -4,6 +4,7 @@ A tool that is missing is skipped with a line that says how to get it. The names
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import time
@@ -161,8 +162,10 @@ def run_nodes(program):
     """The nodes of the compose file and of the chart, with the server of NATS."""
     # The server decides, not the status of the script.
     output_of(ROOT / "dev/brokers/nats.sh", "fetch")
-    unpacked = ROOT / ".cache/brokers/nats/usr"
-    nats = need(["nats-server", f"{unpacked}/sbin/nats-server", f"{unpacked}/bin/nats-server"], "apt-get install nats-server")
+    nats = need([str(ROOT / ".cache/brokers/nats/bin/nats-server"), "nats-server"], "go, which builds nats-server")
+    version = tuple(int(part) for part in re.findall(r"\d+", output_of(nats, "--version") or "")[:2])
+    if version < (2, 11):
+        raise common.Missing("nats-server 2.11 or later, which topic stores need, or go, which builds it")
     run_file(program, "compose", FOLDER / "compose/compose.yaml", nats)
     rendered = output_of(*render(tools.helm(), CHART, CLUSTER_VALUES))
     if rendered is None:
