@@ -8,6 +8,8 @@ mod keys;
 mod many_streams;
 mod pusher;
 mod revocations;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod stored;
 mod webhooks;
 
 use std::cell::Cell;

@@ -174,6 +174,40 @@ fn nodes_follow_a_failover() {
     works_again("third");
 }
 
+/// Histories and keys of a server without a cluster, which is killed.
+fn topic_store_outlives_a_server_alone() {
+    let url = url(&format!("prefix={}", unused_name("alone")));
+    let start = || Running::serve(&["--cluster-store", &url, "--history", "kept.*=100"]);
+    let server = start();
+    let publish = |server: &Running, text: &str| {
+        let answer = server.request("POST /topics/kept.a HTTP/1.1", text);
+        answer.starts_with("HTTP/1.1 200 ").then(|| answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    };
+    let put = |server: &Running| server.request("PUT /topics/a/keys/b HTTP/1.1\r\nIf-None-Match: *", "1");
+    let mut first = None;
+    until("the store answers", || {
+        first = publish(&server, "one");
+        first.is_some()
+    });
+    let mut position: Value = serde_json::from_str(&first.unwrap()).unwrap();
+    assert!(publish(&server, "two").is_some());
+    assert!(put(&server).starts_with("HTTP/1.1 200 "));
+    assert!(server.get("/readyz").contains("topic store"));
+    // Dropping it kills the process.
+    drop(server);
+    let server = start();
+    let from = json!({ "epoch": position["epoch"].take(), "seq": position["seq"].take() });
+    let subscribe = json!({ "op": "subscribe", "id": 1, "topic": "kept.a", "from": from });
+    let (mut socket, mut ack) = (client(&server), Value::Null);
+    until("the store answers", || {
+        ack = request(&mut socket, &subscribe);
+        ack["op"] == "ack"
+    });
+    assert_eq!((&ack["complete"], &ack["replayed"]), (&json!(true), &json!(1)), "{ack}");
+    assert_eq!(receive(&mut socket)["data"], "two");
+    assert!(put(&server).starts_with("HTTP/1.1 412 "));
+}
+
 #[cfg(feature = "redis")]
 fn received(node: &Running) -> u64 {
     let metrics = node.get("/metrics");
@@ -188,6 +222,7 @@ mod nats {
     sinews_testkit::tests! {
         ignore "needs a broker: cargo xtask brokers --only nats":
         nodes_are_one_server_through_failures => super::nodes_are_one_server();
+        topic_store_outlives_a_server_alone => super::topic_store_outlives_a_server_alone();
         members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();
         users_are_added_and_removed_once => users::users_are_added_and_removed_once();
         members_of_one_channel_are_added_and_removed_once =>
@@ -204,6 +239,7 @@ mod redis {
         ignore "needs a broker: cargo xtask brokers --only redis":
         nodes_follow_a_failover_of_sentinel => super::nodes_follow_a_failover();
         nodes_are_one_server_through_failures => super::nodes_are_one_server();
+        topic_store_outlives_a_server_alone => super::topic_store_outlives_a_server_alone();
         members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();
         users_are_added_and_removed_once => users::users_are_added_and_removed_once();
         members_of_one_channel_are_added_and_removed_once =>

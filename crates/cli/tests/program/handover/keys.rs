@@ -7,12 +7,12 @@ use super::*;
 /// Sends the request; repeats it while the keys move to the successor.
 fn request_json(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
     until_some("the keys have moved", || {
-        Some(request_once(address, head, body)).filter(|(status, _)| *status != 503)
+        Some(request_once(address, &format!("{head} HTTP/1.1"), body)).filter(|(status, _)| *status != 503)
     })
 }
 
-fn request_once(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
-    let answer = request(address, &format!("{head} HTTP/1.1"), body);
+pub(super) fn request_once(address: SocketAddr, head: &str, body: &str) -> (u16, Value) {
+    let answer = request(address, head, body);
     let body = answer.split_once("\r\n\r\n").expect("an answer").1;
     (answer[9..12].parse().unwrap(), serde_json::from_str(body).unwrap())
 }
@@ -25,7 +25,7 @@ fn open(address: SocketAddr) -> Socket {
 
 /// A client of the successor, and the answer to its first request. The predecessor may have accepted a connection before
 /// each of its threads stopped: it closes that connection, and the client connects again.
-fn open_after_restart(address: SocketAddr, request: &Value) -> (Socket, Value) {
+pub(super) fn open_after_restart(address: SocketAddr, request: &Value) -> (Socket, Value) {
     loop {
         let mut socket = Socket::open(address, "/ws");
         if let Some(answer) = socket.request(request) {
