@@ -38,7 +38,7 @@ export async function pictures(part) {
   await part.check("pictures of the chat", () => showChat(part, write));
 }
 
-/** The dashboard of an operator: of two nodes, if the machine has the broker of a cluster. */
+/** The dashboard of an operator: of two nodes, if the machine has NATS, which also stores their keys. */
 async function showDashboard(part, test, write) {
   const { options: secret, make } = part.tokens();
   const options = [...secret, "--auth-public-publish", ">", "--origin", "any"];
@@ -50,7 +50,7 @@ async function showDashboard(part, test, write) {
     const url = nodes[at % nodes.length].socket("ws");
     const options = { token: make("--subject", user, "--keys", "boats/*", ...rights) };
     const topics = [["weather", "harbour", "tides"][at % 3], "prices.gold"];
-    // A node rejects keys until it has those of the other one.
+    // A node rejects keys until the topic store answers.
     await retry(() => clients.evaluate(async ({ url, options, topics, user, y }) => {
       window.client?.close();
       window.client = connect(url, options);

@@ -8,9 +8,17 @@ import servers
 import tools
 
 
+def program_for(options):
+    """The program; for pictures, with a topic store, since they have keys of two nodes."""
+    if not options.pictures or options.binary:
+        return servers.binary(options)
+    common.run([common.CARGO, "build", "--package", "sinews-cli", "--features", "sinews-cli/http3,sinews-cli/nats"], "pictures/build")
+    return common.TARGET / "debug/sinews"
+
+
 def run(options):
     command = tools.browser()
-    program = servers.binary(options)
+    program = program_for(options)
     folder = common.TARGET / "xtask/browser"
     command.env = {"SINEWS": str(program), "SINEWS_CERTIFICATE": str(servers.make_certificate(folder))}
     only = "pictures" if options.pictures else options.only
