@@ -166,6 +166,8 @@ fn nodes_follow_a_failover() {
     servers.control("kill");
     for node in &nodes {
         until("the outage is noticed", || !node.is_ready());
+    }
+    for node in &nodes {
         until("it is ready again", || node.is_ready());
     }
     works_again("second");
