@@ -7,6 +7,7 @@ use sinews_hub::Hub;
 use sinews_testkit::assert_fields;
 
 use super::client::{Client, api, api_v1, app, connected, data_of, hub_of, policy, trigger, with_api_key};
+use crate::support::fake_store::FakeStore;
 use crate::support::{TestHub, parse};
 
 /// A hub whose channels retain three events.
@@ -324,4 +325,35 @@ fn clients_that_reconnect_during_publications_receive_each_event_once_in_order()
             position = at(&position, last);
         }
     });
+}
+
+#[test]
+fn client_recovers_at_another_server_with_the_same_topic_store() {
+    let store = FakeStore::new();
+    let hubs = [(); 2].map(|()| {
+        let builder = Hub::builder().config(policy([app().with_topics("kept")]));
+        TestHub::built(builder.topic_store(store.connect()))
+    });
+    let mut client = Client::new(&hubs[0]);
+    let (start, recovered) = recover(&mut client, "a", &json!(true));
+    assert_eq!((&*start, recovered), ("0-0", false), "the store has no event");
+    trigger(&hubs[1], "a", "e", "1");
+    let message = client.receive();
+    let position = message["position"].as_str().unwrap().to_owned();
+    assert_eq!(sequence(&position), 1, "{message}");
+    client.end();
+    trigger(&hubs[0], "a", "e", "2");
+    trigger(&hubs[1], "a", "e", "3");
+    for after in [&*start, &*position] {
+        let mut moved = Client::new(&hubs[1]);
+        let (end, recovered) = recover(&mut moved, "a", &json!({ "position": after }));
+        assert_eq!((&*end, recovered), (&*at(&position, 3), true), "{after}");
+        for number in sequence(after) + 1..=3 {
+            assert_eq!(next(&mut moved, "a"), (json!(number), number));
+        }
+        moved.end();
+    }
+    trigger(&hubs[0], "a", "e", "4");
+    let (_, recovered) = recover(&mut Client::new(&hubs[0]), "a", &json!({ "position": start }));
+    assert!(!recovered, "the store retains three events");
 }
