@@ -50,9 +50,10 @@ const SINGLE = {
 const acrossNodes = (more) => (server, pids, nodes) => loads.fanOut(server, pids, {
   nodes: nodes.slice(0, -1), publishAt: nodes.at(-1), perPublication: true, ...more,
 });
-const latencyAcrossNodes = (server, pids, nodes) => loads.latency(server, pids, {
-  nodes: nodes.slice(0, -1), publishAt: nodes.at(-1), subscribers: 10,
+const latencyOf = (topic) => (server, pids, nodes) => loads.latency(server, pids, {
+  nodes: nodes.slice(0, -1), publishAt: nodes.at(-1), subscribers: 10, topic,
 });
+const latencyAcrossNodes = latencyOf('fan');
 const CLUSTER = {
   'nodes-10': ['publication at one node, 10 subscribers at the other', acrossNodes({ subscribers: 10 })],
   'nodes-1000': ['publication at one node, 1,000 subscribers at the other', acrossNodes({ subscribers: 1_000 })],
@@ -60,6 +61,8 @@ const CLUSTER = {
   'three-nodes-1000': ['publication at one of three nodes, 1,000 subscribers at each of the others', acrossNodes({ subscribers: 1_000 })],
   'nodes-latency': ['1,000 publications a second at one node, 10 subscribers at the other', latencyAcrossNodes],
   'three-nodes-latency': ['1,000 publications a second at one of three nodes, 10 subscribers at each of the others', latencyAcrossNodes],
+  'history-10': ['publication with a history, 10 subscribers at the other node', acrossNodes({ subscribers: 10, topic: 'kept.fan' })],
+  'history-latency': ['1,000 publications a second with a history, 10 subscribers at the other node', latencyOf('kept.fan')],
   'durable-10': ['publication to a durable topic, 10 subscribers at the other node', acrossNodes({ subscribers: 10, topic: 'durable.fan' })],
 };
 
@@ -128,7 +131,7 @@ async function servers(load) {
 const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 
 const table = options.pusher ? PUSHER : options.cluster ? CLUSTER : SINGLE;
-const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => name !== 'durable-10' || options.cluster.startsWith('redis:'));
+const names = options.loads?.split(',') ?? Object.keys(table).filter((name) => !/^(durable|history)-/.test(name) || options.cluster.startsWith('redis:'));
 const figures = {};
 for (let round = 0; round < Number(options.rounds); round += 1) {
   for (const name of names) {
