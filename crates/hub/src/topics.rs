@@ -173,6 +173,11 @@ impl HubTopics {
         self.stored.get().filter(|_| self.has_history(topic) && !self.is_durable(topic))
     }
 
+    /// For how many milliseconds this node's copies of topics in a store have perhaps been old; `None`: they are not.
+    pub(crate) fn stale_for(&self) -> Option<u64> {
+        self.stored.get()?.stale_for()
+    }
+
     /// What a reader of a topic's keys waits for; `None` if there is nothing to wait for.
     pub(crate) fn opening_of_keys(&self, topic: &str) -> Option<SharedOpening> {
         self.stored.get()?.opening_of_keys(topic)

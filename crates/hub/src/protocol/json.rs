@@ -29,7 +29,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyOp, KeyRequest, position_fields};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest, mark_stale, position_fields};
 use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
@@ -422,6 +422,10 @@ impl JsonClient {
                     ack["seq"] = json!(sequence);
                     ack["replayed"] = json!(joined.replayed);
                     ack["complete"] = json!(joined.complete);
+                    mark_stale(
+                        &mut ack,
+                        self.session.hub().stored(topic).and_then(|stored| stored.stale_for()),
+                    );
                 }
                 // The topic has no history, so earlier messages are unknown.
                 None if start.is_some() => ack["complete"] = json!(false),

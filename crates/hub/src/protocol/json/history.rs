@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sinews_server::{Context, InvalidTopic, ReplayFrom, Subscribed};
 
+use super::keys::mark_stale;
 use super::members::subscription_problem;
 use super::{JsonClient, OpReply};
 use crate::access::auth::Action;
@@ -30,7 +31,9 @@ impl JsonClient {
         let read = |name: &str, start| cx.topics().history(name, start);
         let messages = history_page(self.session.hub(), topic, start, read)?;
         let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
-        Ok(OpReply::Message(json!({ "op": "history", "topic": topic, "messages": messages })))
+        let mut answer = json!({ "op": "history", "topic": topic, "messages": messages });
+        mark_stale(&mut answer, self.session.hub().stored(topic).and_then(|stored| stored.stale_for()));
+        Ok(OpReply::Message(answer))
     }
 }
 

@@ -55,6 +55,13 @@ pub(super) type PendingAck = Pin<Box<dyn Future<Output = Result<Value, Problem>>
 /// them are answered; further writes of keys are rejected.
 const PENDING_MAX: usize = 1_024;
 
+/// Adds for how many milliseconds the topic store has been away: later messages are perhaps missing.
+pub(super) fn mark_stale(answer: &mut Value, stale: Option<u64>) {
+    if let Some(milliseconds) = stale {
+        answer["stale"] = json!(milliseconds);
+    }
+}
+
 /// A position as the fields of an acknowledgement.
 pub(super) fn position_fields(position: Position) -> Value {
     let Position { epoch, sequence } = position;
@@ -110,7 +117,9 @@ impl ConnectionKeys {
                 }
                 let Position { epoch, sequence } = subscribed.position;
                 let recovered = subscribed.recovered;
-                let ack = json!({ "topic": topic, "epoch": epoch, "seq": sequence, "recovered": recovered });
+                let mut ack =
+                    json!({ "topic": topic, "epoch": epoch, "seq": sequence, "recovered": recovered });
+                mark_stale(&mut ack, session.hub().stale_for());
                 Ok(Some(ack))
             }
             KeyOp::Unsubscribe => {

@@ -93,6 +93,14 @@ impl StoredTopics {
         self.store.capabilities()
     }
 
+    /// For how many milliseconds the copies have perhaps been old; `None`: the store answers.
+    pub(crate) fn stale_for(&self) -> Option<u64> {
+        match self.store.health() {
+            StoreHealth::Away { since, .. } => u64::try_from(since.elapsed().as_millis()).ok(),
+            _ => None,
+        }
+    }
+
     /// Whether the store answers, or has done so a short time ago.
     ///
     /// # Errors

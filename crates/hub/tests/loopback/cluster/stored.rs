@@ -294,6 +294,7 @@ fn failed_operations_say_whether_they_may_have_an_effect() {
         // The copy can be read meanwhile, and other topics are not concerned.
         let ack = client.request(&json!({ "op": "subscribe", "topic": "chat.1", "last": 1, "id": 8 }));
         assert_eq!(ack["replayed"], json!(1), "{ack}");
+        assert_eq!(ack["stale"].is_number(), matches!(fault, StoreError::Away(_)), "{ack}");
         assert_eq!(client.data(1), [json!(0)]);
         client.request(&json!({ "op": "publish", "topic": "plain", "data": 1, "id": 9 }));
         cluster.store.fail(None);
