@@ -258,11 +258,11 @@ impl Drop for RedisStore {
     }
 }
 
-/// Milliseconds, at least 1.
+/// Milliseconds, rounded up.
 fn milliseconds(time: Duration) -> u64 {
     /// As long as Redis can add it to the time.
     const MAX: u64 = 1 << 52;
-    u64::try_from(time.as_millis()).unwrap_or(MAX).clamp(1, MAX)
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(MAX).clamp(1, MAX)
 }
 
 fn check_size(bytes: usize) -> Result<(), StoreError> {

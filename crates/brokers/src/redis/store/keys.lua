@@ -103,7 +103,8 @@ end
 local function set(topic, key, value, ttl, stored)
   local names = topic.names
   local version, text = next_version(topic)
-  local expiry = ttl > 0 and now + ttl or 0
+  -- The time is rounded down.
+  local expiry = ttl > 0 and now + 1 + ttl or 0
   write('HSET', names.keys, key, format('%s %.0f ', text, expiry) .. value)
   call('ZADD', names.version, text, key)
   topic.bytes = topic.bytes + #value

@@ -27,7 +27,7 @@ use sinews_store::{
 };
 use sinews_testkit::until;
 
-use super::{RedisStore, Settings};
+use super::{RedisStore, Settings, milliseconds};
 
 /// What a sink was notified of.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,4 +158,10 @@ fn message(topic: &str, payload: &str) -> LogAppend {
         if_top: None,
         wait_for_replica: false,
     }
+}
+
+#[test]
+fn times_are_rounded_up() {
+    let times = [0, 1, 1_000, 1_001].map(Duration::from_micros).map(milliseconds);
+    assert_eq!(times, [1, 1, 1, 2]);
 }
