@@ -246,33 +246,6 @@ fn acknowledged_keys_survive_killed_servers() {
     });
 }
 
-/// A server that was frozen may answer before it has the leader's messages.
-#[test]
-#[ignore = "needs a broker: cargo xtask brokers --only nats"]
-fn tops_are_not_older_than_acknowledged_messages() {
-    let settings = prefix("tops");
-    let (one, part) = (StoreNode::new(&settings), TopicPart::log("t"));
-    one.append(message("t", "first")).expect("NATS takes it");
-    let sequence = |tops: &[Option<Position>]| tops[0].map(|top| top.sequence);
-    let stream = format!("{}_h_5_0_3600000", settings.trim_start_matches("prefix="));
-    let leads =
-        |number| request(&format!("STREAM.INFO.{stream}"), "").contains(&format!("\"leader\":\"n{number}\""));
-    for number in (1..=nodes()).filter(|number| nodes() > 1 && !leads(*number)) {
-        // A node that has seen nothing of the topic.
-        let two = StoreNode::new(&settings);
-        control_node("stop", number);
-        let last = (0..20).map(|_| one.append_again(&message("t", "meanwhile")).position.sequence).max();
-        control_node("cont", number);
-        for _ in 0..20 {
-            if let Ok(tops) = wait(two.store.tops(vec![part.clone()])) {
-                assert!(sequence(&tops) >= last, "server {number}: {tops:?}, {last:?}");
-            }
-        }
-        until_replicated(&stream);
-        assert!(sequence(&wait(two.store.tops(vec![part.clone()])).expect("NATS answers")) >= last);
-    }
-}
-
 #[test]
 #[ignore = "needs a broker: cargo xtask brokers --only nats"]
 fn store_is_away_until_the_servers_return() {
