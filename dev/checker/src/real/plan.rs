@@ -27,7 +27,7 @@ pub(super) fn redis(seed: u64, active: u64, has_jump: bool) -> Plan {
         2 => PlannedFault::FlushScripts,
         3 => PlannedFault::KillSubscriptions,
         4 => PlannedFault::Pause(micros(rng, FAULT_MAX)),
-        _ => of_node(rng),
+        _ => node_fault(rng),
     });
     for _ in 0..if is_lossy { 1 + rng.below(2) } else { 0 } {
         if has_jump && rng.below(6) == 0 {
@@ -53,7 +53,7 @@ pub(super) fn nats(seed: u64, active: u64) -> Plan {
         0 => PlannedFault::Freeze { server: rng.below(super::nats::SERVERS), time: micros(rng, FAULT_MAX) },
         1 => PlannedFault::Kill { server: rng.below(super::nats::SERVERS), away: micros(rng, 2_000_000) },
         2 => PlannedFault::StepDown,
-        _ => of_node(rng),
+        _ => node_fault(rng),
     });
     plan
 }
@@ -71,7 +71,7 @@ fn add(plan: &mut Plan, rng: &mut Rng, fault: impl Fn(&mut Rng) -> PlannedFault)
 }
 
 /// A fault of one node, or of its links.
-fn of_node(rng: &mut Rng) -> PlannedFault {
+fn node_fault(rng: &mut Rng) -> PlannedFault {
     let (node, time) = (rng.below(NODES), micros(rng, FAULT_MAX));
     let fault = match rng.below(9) {
         0 => return PlannedFault::RestartNode(node),
