@@ -2,7 +2,7 @@
 #
 #   kafka.sh|redis.sh|nats.sh|sentinel.sh  fetch | up | down | kill | stop | cont | status
 #
-# `up` prints host:port once the broker answers, and keeps data of an earlier run; `kill` ends it like a crash
+# `fetch` prints the program. `up` prints host:port once the broker answers, and keeps data of an earlier run; `kill` ends it like a crash
 # (SIGKILL) and keeps its data; `stop` and `cont` freeze and resume it; `down` stops it and removes
 # its data. A broker exits by itself after BROKER_SECONDS (900). Exit status 77: it is unavailable on this
 # machine, and one line names the missing program. BROKER_PORT, BROKER_RUN (data and log) and BROKER_CACHE
@@ -125,7 +125,10 @@ end() {
 # Runs the subcommand with the definitions of the script: name, port, run, fetch, launch, answers.
 main() {
   case "${1:-}" in
-    fetch) fetch ;;
+    fetch)
+      fetch
+      echo "${program:-}"
+      ;;
     up)
       fetch
       if ! alive; then

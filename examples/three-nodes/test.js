@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { existsSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import { readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import test from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
@@ -18,15 +18,7 @@ function fetchWith(script, ...parameters) {
   return { missing: status === 77 && stderr.trim(), output: stdout.trim() };
 }
 
-/** The folder with the server of NATS: of PATH, or that of the script's download. */
-function nats() {
-  const { missing } = fetchWith("brokers/nats.sh", "fetch");
-  const cache = process.env.BROKER_CACHE ?? file("../../.cache/brokers");
-  const path = ["usr/sbin", "usr/bin"].map((name) => join(cache, "nats", name)).find((name) => existsSync(join(name, "nats-server")));
-  return { missing, path: path ?? "" };
-}
-
-const broker = nats();
+const broker = fetchWith("brokers/nats.sh", "fetch");
 const proxy = fetchWith("interop/http/nginx.sh");
 
 /** Runs `up.sh` in a folder of its own, with ports that are free. */
@@ -42,7 +34,7 @@ async function setUp(t) {
   }
   // `up.sh` looks for the program by its name.
   if (process.env.SINEWS) symlinkSync(resolve(process.env.SINEWS), join(here, "sinews"));
-  const path = [here, broker.path, dirname(proxy.output), process.env.PATH].filter(Boolean).join(":");
+  const path = [here, dirname(broker.output), dirname(proxy.output), process.env.PATH].filter(Boolean).join(":");
   const own = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("SINEWS") || name === "SINEWS_BACKEND"));
   const env = { ...own, SINEWS: undefined, PATH: path, SINEWS_API_KEY: API_KEY };
   // At this signal the script stops the programs that it has started.

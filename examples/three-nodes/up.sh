@@ -5,6 +5,9 @@ cd "$(dirname "$0")"
 mkdir -p run
 trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 trap exit INT TERM
+for program in nats-server sinews curl; do
+  command -v "$program" >/dev/null || { echo "no $program on PATH" >&2; exit 1; }
+done
 
 nats-server --addr 127.0.0.1 --port 4222 >run/nats.log 2>&1 &
 
