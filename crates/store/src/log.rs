@@ -46,7 +46,7 @@ pub struct Retention {
 pub struct LogAppended {
     /// The message's position.
     pub position: Position,
-    /// As [`LogEntry::prev`]. For a repetition: as for the first append.
+    /// As [`LogEntry::prev`]. A repetition need not know it.
     pub prev: u64,
     /// An earlier message had the same [`LogAppend::once`].
     pub repeated: bool,

@@ -353,7 +353,7 @@ impl<'a> Seen<'a> {
 
     fn from_answer(operation: &Operation<'a>) -> Option<Self> {
         Some(match (operation.call, operation.answer) {
-            (Call::Append { topic, value, .. }, Answer::Appended { position, prev, .. }) => {
+            (Call::Append { topic, value, .. }, Answer::Appended { position, prev, repeated: false }) => {
                 let entry = Entry { sequence: position.sequence, prev: *prev, value: *value };
                 Self::Entries { topic: *topic, epoch: position.epoch, entries: Cow::Owned(vec![entry]) }
             }

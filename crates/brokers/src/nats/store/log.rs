@@ -215,7 +215,7 @@ impl StoreEngine {
     ) -> Result<LogAppended, StoreError> {
         self.note_top(&append.topic, class.epoch, ack.seq);
         let prev = match expected {
-            _ if ack.duplicate => self.prev_of(connection, operation, class, &append.topic, ack.seq).await,
+            _ if ack.duplicate => unknown_prev(ack.seq),
             ExpectedMessage::Last(last) => last,
             _ => match self.announced_prev(&append.topic, ack.seq).await {
                 Some(prev) => prev,
