@@ -13,6 +13,12 @@
 const QUEUE_MAX = 256;
 /** Limit of pending requests. */
 const PENDING_MAX = 4096;
+/** Milliseconds for which a request with an idempotency key is repeated. The server remembers the key for 300 s. */
+const REPEAT_MAX = 240_000;
+/** Bytes of a generated idempotency key. */
+const KEY_BYTES = 16;
+/** Limit of topics whose positions a subscription to a pattern has, as at the server. */
+const POSITIONS_MAX = 1024;
 /** Close codes: invalid or expired token; path, origin or missing right, which no retry can fix. */
 const TOKEN_REJECTED = 4401;
 const REJECTED = new Set([4400, 4403, 4404]);
@@ -28,8 +34,12 @@ const RENEWAL_RETRY = 5_000;
 const RENEWAL_RETRY_MIN = 250;
 /** A connection that lasted this many milliseconds resets the delay between attempts. */
 const STABLE = 5_000;
+/** Milliseconds in which a ping is answered after a change of the network or a sleep, else the client reconnects. */
+const WAKE_TIMEOUT = 3_000;
 /** Longest delay of a timer, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
+/** Characters of a frame that the option `debug` prints. */
+const DEBUG_MAX = 1_000;
 /** Prefix of the subprotocol with the token. */
 const BEARER = "sinews.bearer.";
 /** With the option `fallback`: failed attempts before the next one uses HTTP, at first and after HTTP has worked. */
@@ -52,15 +62,20 @@ const RESTART = 1012;
 /** Error code of a store that is temporarily unavailable, and milliseconds before a retry. */
 const STORE = 503;
 const RETRY_DELAY = 1_000;
+/** Names of options. */
+const REQUEST_OPTIONS = "queue timeout signal";
+const KEY_OPTIONS = `ifNew ifExists version epoch idempotencyKey ${REQUEST_OPTIONS}`;
+const CLIENT_OPTIONS = "WebSocket token onstatus onmessage ongap minDelay maxDelay heartbeatInterval responseTimeout debug";
 
 /** An error of the server or of this client; `code` is a number of the protocol, or a word. */
 export class SinewsError extends Error {
-  /** @param {number | string} code @param {string} message @param {object} [needs] */
-  constructor(code, message, needs) {
+  /** @param {number | string} code @param {string} message @param {object} [needs] @param {boolean} [sent] */
+  constructor(code, message, needs, sent) {
     super(message);
     this.name = "SinewsError";
     this.code = code;
     this.needs = needs;
+    this.sent = sent;
   }
 }
 
@@ -69,17 +84,20 @@ export function connect(url, options) {
   return new Client(url, options);
 }
 
-/** A connection to a server that reconnects automatically. */
-export class Client {
+/** A connection to a server that reconnects automatically, without streams and HTTP. */
+export class CoreClient {
   #url;
   #options;
+  #HttpSocket;
   #socket = null;
   #status = "connecting";
+  #listeners = new Set();
   #attempt = 0;
   #timer = 0;
   #heartbeat = 0;
-  /** Time of the last message of the server, in milliseconds. */
+  /** Time of the last message of the server, in milliseconds, and the number of messages. */
   #receivedAt = 0;
+  #received = 0;
   #transport = "websocket";
   /** Consecutive WebSockets without a welcome, and whether HTTP has worked. */
   #failures = 0;
@@ -93,17 +111,19 @@ export class Client {
   #nextId = 1;
   #pending = new Map();
   #queue = [];
-  #subscriptions = new Set();
-  #consumptions = new Set();
+  /** Subscriptions, joins, followed keys and consumptions, which each connection requests. */
+  #repeated = new Set();
   /** Followed keys, by topic. */
-  #states = new Map();
-  /** Joined topics: `{ member, resolve, reject }` of each. */
+  #views = new Map();
+  /** Joined topics: the last `Membership` of each. */
   #joined = new Map();
   /** Timeout of the token, and then of the welcome. */
   #welcome = null;
   #renewal = 0;
-  /** Time at which the token expires. */
+  /** Time at which the token expires, and at which another one is requested; the lifetime of the token. */
   #expiresAt = 0;
+  #renewAt = 0;
+  #life = 0;
   /** The connection's token, and the token that the server has rejected last. */
   #token;
   #rejectedToken = null;
@@ -111,15 +131,20 @@ export class Client {
   /** Called on each change of state: `{ status, attempt, delay, code, reason }`. */
   onstatus = null;
 
-  constructor(url, options = {}) {
+  constructor(url, options = {}, HttpSocket = undefined) {
     if (!(options.WebSocket ?? globalThis.WebSocket)) {
       throw new SinewsError("no-websocket", "this runtime has no global WebSocket (Node.js has one from version 22 on): "
         + "pass a class, for example connect(url, { WebSocket }) with the WebSocket of the package ws");
     }
+    warnUnknown("connect", options, HttpSocket ? `fallback ${CLIENT_OPTIONS}` : CLIENT_OPTIONS);
     this.#url = absolute(url ?? "/ws");
     this.#options = { minDelay: 250, maxDelay: 30_000, heartbeatInterval: 30_000, responseTimeout: 10_000, ...options };
+    this.#options.debug ??= storedDebug();
+    this.#HttpSocket = HttpSocket;
     this.onstatus = options.onstatus ?? null;
-    globalThis.addEventListener?.("online", this.#online);
+    globalThis.addEventListener?.("online", this.#handleNetwork);
+    globalThis.addEventListener?.("offline", this.#handleNetwork);
+    globalThis.document?.addEventListener?.("visibilitychange", this.#handleNetwork);
     // The caller can set `onstatus` first.
     queueMicrotask(() => this.#open());
   }
@@ -147,132 +172,137 @@ export class Client {
     return this.#socket?.bufferedAmount ?? 0;
   }
 
+  /** Number of requests that wait for a connection. */
+  get queued() {
+    return this.#queue.length;
+  }
+
+  /** As an `EventTarget`: the event "status" has the fields that `onstatus` gets. */
+  addEventListener(type, listener, { once, signal } = {}) {
+    if (!listener || signal?.aborted || [...this.#listeners].some((one) => one.type === type && one.listener === listener)) return;
+    const entry = { type, listener, once };
+    this.#listeners.add(entry);
+    signal?.addEventListener("abort", () => this.#listeners.delete(entry), { once: true });
+  }
+
+  removeEventListener(type, listener) {
+    for (const entry of this.#listeners) if (entry.type === type && entry.listener === listener) this.#listeners.delete(entry);
+  }
+
   /**
    * Subscribes to a topic or a pattern, and again after every reconnect. A topic with a history resumes after the last
-   * received message, at first after the option `from`. `ongap` reports lost messages: without a history, and of a pattern, after
-   * every reconnect.
+   * received message, at first after the option `from`, and a pattern after the last message of each topic. `ongap` reports lost
+   * messages: without a history, after every reconnect.
    */
   subscribe(topic, onmessage, options = {}) {
+    warnUnknown("subscribe", options, "presence members last from recover onsubscribed ongap onerror");
     const unsubscribe = () => this.#unsubscribe(subscription);
-    const subscription = new Subscription(this, topic, onmessage, options, unsubscribe, (message) => this.#request(message));
-    if (this.#status === "closed") {
-      subscription._reject(new SinewsError("closed", "the client is closed"));
-      return subscription;
-    }
+    const subscription = new Subscription(this, topic, onmessage, options, unsubscribe, (message) => this._request(message));
     const { presence, members, last, from } = options;
     const other = this.#others(subscription).find(({ _isAcknowledged }) => _isAcknowledged);
-    this.#subscriptions.add(subscription);
-    if (this.#status !== "open") return subscription;
-    if (!other || presence || members || last || from) this.#sendSubscribe(subscription);
-    else subscription._acknowledge({ topic, ...other.position });
+    const shares = this.#status === "open" && other && !presence && !members && !last && !from;
+    this._begin(subscription, shares);
+    if (shares) subscription._acknowledge({ topic, ...other.position });
     return subscription;
   }
 
   /**
    * Publishes JSON, or bytes (an ArrayBuffer or a view of it). Resolves when the server acknowledges. Publications are
    * queued while disconnected. A publication in flight when the connection is lost is rejected with the code "lost",
-   * because its delivery is unknown.
+   * because its delivery is unknown. With an `idempotencyKey`, or true for a generated one, it is repeated instead.
    */
-  publish(topic, data) {
-    const bytes = toBytes(data);
-    return this.#request(bytes ? { op: "publish", topic, b64: toBase64(bytes) } : { op: "publish", topic, data });
+  publish(topic, data, options = {}) {
+    warnUnknown("publish", options, `idempotencyKey ${REQUEST_OPTIONS}`);
+    return this._request({ op: "publish", topic, ...payload(data), idempotency_key: idempotencyKey(options) }, options);
   }
 
   /**
-   * Fetches retained messages of a topic: the last ones, by default 100, or with `{ from: { epoch, seq } }` those after a
-   * position, the oldest first. One answer has at most 1,000 messages and 1 MiB.
+   * Fetches retained messages of a topic, the oldest first: the last ones, by default 100; with `{ before, last }` the last
+   * ones before a position; with `{ from, limit }` those after a position. One answer has at most 1,000 messages and 1 MiB.
+   * The array has the properties `more` and `complete`.
    */
   async history(topic, range = 100) {
-    const { last, from } = typeof range === "number" ? { last: range } : range;
-    const { messages } = await this.#request({ op: "history", topic, last: last ?? (from ? undefined : 100), from });
+    const options = typeof range === "number" ? { last: range } : range;
+    warnUnknown("history", options, `last from before limit ${REQUEST_OPTIONS}`);
+    const { last, from, before, limit } = options;
+    const request = { op: "history", topic, last: last ?? (from ? undefined : 100), from, before, limit };
+    const { messages, more = false, complete = true } = await this._request(request, options);
     for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
-    return messages;
-  }
-
-  /** A durable stream of the server: it is appended to, and read from any offset. */
-  stream(name) {
-    return new Stream(name, {
-      request: (message) => this.#request(message),
-      begin: (consumption) => {
-        this.#consumptions.add(consumption);
-        if (this.#status === "open") this.#sendConsume(consumption);
-        else if (this.#status === "closed") this.#rejectConsumption(consumption, new SinewsError("closed", "the client is closed"));
-      },
-      end: (consumption) => {
-        const was = this.#consumptions.delete(consumption);
-        consumption._end();
-        if (was && this.#status === "open") this.#send({ op: "stop", stream: name }, () => {}, () => {});
-      },
-    });
+    return Object.defineProperties(messages, { more: { value: more }, complete: { value: complete } });
   }
 
   /**
-   * Follows the keys of a topic, and again after every reconnect: `onchange` is called with a map of their values by key
+   * Follows the keys of a topic, and again after every reconnect: `onchange` is called with a new map of their values by key
    * (bytes for a value in base64), and the keys that have changed. A client that is slower than the changes gets the last
-   * values. Options: `filter`, a pattern of keys; `interval`, milliseconds between updates. One for each topic.
+   * values. Options: `filter`, a pattern of keys; `interval`, milliseconds between updates. Several states of one topic
+   * share a subscription, with the shortest of their intervals.
    */
   state(topic, onchange, options = {}) {
-    if (this.#states.has(topic)) throw new SinewsError("duplicate", `the keys of ${topic} are followed already`);
+    warnUnknown("state", options, "filter interval onsubscribed ongap onreset onerror");
     const state = new State(topic, onchange, options, () => {
-      if (this.#states.get(topic) !== state) return;
-      this.#states.delete(topic);
       state._end();
-      if (this.#status === "open") this.#send({ op: "unsubscribe", topic, keys: true }, () => {}, () => {});
+      if (!view.states.delete(state) || view.states.size > 0 || this.#views.get(topic) !== view) return;
+      this.#views.delete(topic);
+      this._stop(view, { op: "unsubscribe", topic, keys: true });
     });
-    if (this.#status === "closed") {
-      state._reject(new SinewsError("closed", "the client is closed"));
-      return state;
-    }
-    this.#states.set(topic, state);
-    if (this.#status === "open") this.#sendState(state);
+    const known = this.#views.get(topic);
+    const view = known ?? new View(topic, () => this.#views.delete(topic));
+    const isWider = view._add(state);
+    if (!known) {
+      this.#views.set(topic, view);
+      this._begin(view);
+    } else if (isWider && this.#status === "open") this.#repeat(view);
     return state;
   }
 
   /**
    * Sets a key of a topic to JSON or bytes. Options: `ttl` in milliseconds; one of `ifNew`, `ifExists` and `version`,
    * which may have an `epoch`; `idempotencyKey`. Resolves with the position of the change; rejects with 412 if the
-   * condition is not met. While disconnected, and on a lost connection, as `publish`.
+   * condition is not met. On a lost connection, as `publish`. While disconnected, it replaces a queued `set` of its key.
    */
   set(topic, key, data, options = {}) {
-    const bytes = toBytes(data);
-    return this.#request({ op: "set", topic, key, ...(bytes ? { b64: toBase64(bytes) } : { data }), ...conditions(options) });
+    warnUnknown("set", options, `ttl ${KEY_OPTIONS}`);
+    return this._request({ op: "set", topic, key, ...payload(data), ...conditions(options) }, options);
   }
 
   /** Deletes a key of a topic; options as for `set`, without `ttl`. */
   delete(topic, key, options = {}) {
-    return this.#request({ op: "delete", topic, key, ...conditions(options) });
+    warnUnknown("delete", options, KEY_OPTIONS);
+    return this._request({ op: "delete", topic, key, ...conditions(options) }, options);
   }
 
   /**
    * Calls a method of the application behind the server (hook `rpc`), and resolves with its result. With the option
    * `topic`, the application gets the topic, too. While disconnected, and on a lost connection, as `publish`.
    */
-  async call(method, data = null, { topic } = {}) {
-    return (await this.#request({ op: "rpc", method, data, topic })).data;
+  async call(method, data = null, options = {}) {
+    warnUnknown("call", options, `topic ${REQUEST_OPTIONS}`);
+    return (await this._request({ op: "rpc", method, data, topic: options.topic }, options)).data;
   }
 
   /** The number of subscribers of a topic by its name. */
-  async presence(topic) {
-    return (await this.#request({ op: "presence", topic })).subscribers;
+  async presence(topic, options) {
+    return (await this._request({ op: "presence", topic }, options)).subscribers;
   }
 
   /**
-   * Makes this client present in a topic as a member, `{ id, info }`, and again after every reconnect, until `leave`.
-   * Joining again replaces the member, and the earlier promise takes the result of the later. Resolves when the server
-   * acknowledges, or after `leave`; rejects if the server rejects the member.
+   * Makes this client present in a topic as a member, `{ id, info }`, and again after every reconnect, until all joins of the
+   * topic have ended: each by the method `leave` of its result, or all by `client.leave`. Joining again replaces the
+   * member, and the earlier result takes that of the later. The result is a promise, which resolves when the server
+   * acknowledges, or after `leave`, and rejects if the server rejects the member.
    */
   join(topic, member) {
     // A member of a list has a number of connections, which no client sets.
     const { connections: _, ...own } = member ?? {};
-    const joined = { member: own };
-    const done = new Promise((resolve, reject) => Object.assign(joined, { resolve, reject }));
-    // A caller that ignores it need not catch.
-    done.catch(() => {});
-    this.#joined.get(topic)?.resolve(done);
-    if (this.#status === "closed") joined.reject(new SinewsError("closed", "the client is closed"));
-    else this.#joined.set(topic, joined);
-    if (this.#status === "open") this.#sendJoin(topic, joined);
-    return done;
+    const former = this.#joined.get(topic);
+    const leave = () => (this.#joined.get(topic)?.share === joined.share ? this.leave(topic) : undefined);
+    const joined = new Membership(topic, own, former, leave);
+    const isJoined = this.#status === "open" && former?._isJoined && JSON.stringify(former.member) === JSON.stringify(own);
+    this.#repeated.delete(former);
+    if (this.#status !== "closed") this.#joined.set(topic, joined);
+    this._begin(joined, isJoined);
+    if (isJoined) joined._acknowledge();
+    return joined;
   }
 
   /** Ends the presence of this client in a topic. Resolves when the server acknowledges. */
@@ -280,24 +310,31 @@ export class Client {
     const joined = this.#joined.get(topic);
     if (!joined) return;
     this.#joined.delete(topic);
-    joined.resolve();
-    if (this.#status === "open") await this.#request({ op: "leave", topic });
+    this.#repeated.delete(joined);
+    joined.share.count = 0;
+    joined._resolve();
+    joined._end();
+    if (this.#status === "open") await this._request({ op: "leave", topic });
   }
 
   /** Lists the members of a topic: `{ id, info, connections }` of each, in order of their ids. */
-  async members(topic) {
+  async members(topic, options) {
     const members = [];
     let page;
     do {
-      page = await this.#request({ op: "members", topic, after: members.at(-1)?.id });
+      page = await this._request({ op: "members", topic, after: members.at(-1)?.id }, options);
       members.push(...page.members);
     } while (page.more);
     return members;
   }
 
-  /** Connects now, if the client waits for its next attempt. */
+  /** Connects now, if the client waits for its next attempt, or tests its connection, as a page does when it is visible again. */
   retry() {
-    this.#online();
+    if (this.#status === "open") this.#ping(WAKE_TIMEOUT);
+    if (this.#status !== "waiting") return;
+    clearTimeout(this.#timer);
+    // Not at once: an application that retries in `onstatus` may fail without a delay.
+    this.#timer = setTimeout(() => this.#open());
   }
 
   /** Closes the connection permanently. */
@@ -305,11 +342,11 @@ export class Client {
     if (this.#status !== "closed") this.#end(1000, "closed by this client");
   }
 
-  #online = () => {
-    if (this.#status !== "waiting") return;
-    clearTimeout(this.#timer);
-    // Not at once: an application that retries in `onstatus` may fail without a delay.
-    this.#timer = setTimeout(() => this.#open());
+  #handleNetwork = ({ type }) => {
+    const isHidden = type === "visibilitychange" && globalThis.document.visibilityState === "hidden";
+    if (isHidden || (type === "offline" && this.#status !== "open")) return;
+    this.#debug(type);
+    this.retry();
   };
 
   async #open() {
@@ -320,7 +357,7 @@ export class Client {
     try {
       token = await this.#fetchTokenInTime();
     } catch (error) {
-      if (this.#status !== "closed") this.#wait(0, `no token: ${describe(error)}`);
+      if (this.#status !== "closed" && !this.#endsWith(error)) this.#wait(0, `no token: ${describe(error)}`);
       return;
     }
     if (this.#status === "closed") return;
@@ -333,7 +370,12 @@ export class Client {
       // A function may return another token.
       return typeof this.#options.token === "function" ? this.#wait(TOKEN_REJECTED, fault) : this.#end(TOKEN_REJECTED, fault);
     }
-    this.#token = token;
+    if (token !== this.#token) {
+      this.#token = token;
+      this.#setExpiry(secondsLeft(token));
+      // The server's clock is right.
+      this.#life = 0;
+    }
     try {
       this.#connect(token ? ["sinews.v1", BEARER + token] : ["sinews.v1"]);
     } catch (error) {
@@ -348,13 +390,14 @@ export class Client {
 
   #connect(protocols) {
     const { WebSocket: Socket = WebSocket, fallback, onmessage, responseTimeout } = this.#options;
-    const usesHttp = fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
+    const usesHttp = this.#HttpSocket && fallback && this.#failures >= (this.#hasUsedHttp ? FALLBACK_AGAIN_AFTER : FALLBACK_AFTER);
     this.#transport = usesHttp ? "http" : "websocket";
-    const socket = usesHttp ? new HttpSocket(this.#url, protocols, Boolean(onmessage), responseTimeout) : new Socket(this.#url, protocols);
+    const socket = usesHttp ? new this.#HttpSocket(this.#url, protocols, Boolean(onmessage), responseTimeout) : new Socket(this.#url, protocols);
     let failure = "";
     socket.onmessage = (event) => {
       if (socket !== this.#socket) return;
       try {
+        this.#debug("<", event.data);
         this.#handleMessage(JSON.parse(event.data));
       } catch (error) {
         this.#disconnected(socket, 0, `invalid message: ${describe(error)}`);
@@ -373,17 +416,27 @@ export class Client {
 
   async #fetchToken() {
     const { token } = this.#options;
-    return typeof token === "function" ? token() : token;
+    if (typeof token !== "function") return token;
+    this.#debug("calls token");
+    return token();
   }
 
-  /** As `#fetchToken`, and rejects if the application does not answer. */
+  /** The present token, if most of its lifetime is left. Otherwise as `#fetchToken`, and rejects if the application does not answer. */
   #fetchTokenInTime() {
+    if (this.#token && Date.now() < this.#renewAt) return this.#token;
     const { responseTimeout } = this.#options;
     return new Promise((resolve, reject) => {
       const timeout = () => reject(new Error(`the function \`token\` has not answered in ${responseTimeout} ms (responseTimeout)`));
       this.#welcome = setTimeout(timeout, responseTimeout);
       this.#fetchToken().then(resolve, reject);
     }).finally(() => clearTimeout(this.#welcome));
+  }
+
+  /** Whether an error of the function `token` ends this client: the user has no session any more. */
+  #endsWith(error) {
+    const isEnd = isNamed(error, "SinewsError") && error.code === TOKEN_REJECTED;
+    if (isEnd) this.#end(TOKEN_REJECTED, error.message);
+    return isEnd;
   }
 
   /** Ends a connection after the call in which it has failed: a caller may use it. */
@@ -406,11 +459,17 @@ export class Client {
     clearTimeout(this.#welcome);
     clearTimeout(this.#heartbeat);
     clearTimeout(this.#renewal);
-    for (const { reject } of this.#pending.values()) {
-      reject(new SinewsError("lost", "the connection was lost before the server answered"));
-    }
+    const pending = [...this.#pending.values()];
     this.#pending.clear();
-    if (code === TOKEN_REJECTED) this.#rejectedToken = { token: this.#token, code, reason };
+    const [now, error] = [Date.now(), new SinewsError("lost", "the connection was lost before the server answered", undefined, true)];
+    for (const entry of pending) {
+      if (now < entry.repeatsUntil && this.#queue.length < QUEUE_MAX) this.#queue.push(entry);
+      else entry.reject(error);
+    }
+    if (code === TOKEN_REJECTED) {
+      this.#rejectedToken = { token: this.#token, code, reason };
+      this.#renewAt = 0;
+    }
     // A constant token is rejected again. A function may return another token.
     const isFinal = REJECTED.has(code) || (code === TOKEN_REJECTED && typeof this.#options.token !== "function");
     if (isFinal) this.#end(code, reason);
@@ -421,7 +480,7 @@ export class Client {
   #wait(code, reason) {
     const { minDelay, maxDelay } = this.#options;
     const most = Math.min(maxDelay, minDelay * 2 ** Math.min(this.#attempt, 30));
-    const delay = most / 2 + (Math.random() * most) / 2;
+    const delay = Math.round(most / 2 + (Math.random() * most) / 2);
     this.#attempt += 1;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#open(), delay);
@@ -431,36 +490,53 @@ export class Client {
   #end(code, reason) {
     // Callbacks of the application may call this client, which has ended for them.
     this.#status = "closed";
-    globalThis.removeEventListener?.("online", this.#online);
-    clearTimeout(this.#timer);
-    clearTimeout(this.#heartbeat);
-    clearTimeout(this.#welcome);
-    clearTimeout(this.#renewal);
+    globalThis.removeEventListener?.("online", this.#handleNetwork);
+    globalThis.removeEventListener?.("offline", this.#handleNetwork);
+    globalThis.document?.removeEventListener?.("visibilitychange", this.#handleNetwork);
+    for (const timer of [this.#timer, this.#heartbeat, this.#welcome, this.#renewal]) clearTimeout(timer);
     this.#connection = undefined;
     const socket = this.#socket;
     this.#socket = null;
     closeSocket(socket, 1000);
-    const error = new SinewsError("closed", reason || "the client is closed");
-    for (const { reject } of [...this.#pending.values(), ...this.#queue]) reject(error);
-    for (const subscription of [...this.#subscriptions, ...this.#consumptions, ...this.#states.values()]) subscription._reject(error);
-    for (const joined of this.#joined.values()) joined.reject(error);
-    this.#joined.clear();
+    const requests = [...this.#pending.values(), ...this.#queue];
+    const repeated = [...this.#repeated];
     this.#pending.clear();
     this.#queue = [];
+    this.#repeated.clear();
+    this.#joined.clear();
+    for (const { sent, reject } of requests) reject(new SinewsError("closed", reason || "the client is closed", undefined, sent));
+    for (const one of repeated) one._reject(new SinewsError("closed", reason || "the client is closed"));
     this.#setStatus("closed", { code, reason });
   }
 
   #setStatus(status, more = {}) {
     this.#status = status;
-    notify(this.onstatus, { status, attempt: this.#attempt, ...more });
+    const change = { status, attempt: this.#attempt, ...more };
+    this.#debug(status, change);
+    notify(this.onstatus, change);
+    for (const entry of [...this.#listeners]) {
+      if (entry.type !== "status" || !this.#listeners.has(entry)) continue;
+      if (entry.once) this.#listeners.delete(entry);
+      const event = { type: "status", target: this, ...change };
+      if (typeof entry.listener === "function") notify(entry.listener, event);
+      else notify((event) => entry.listener.handleEvent(event), event);
+    }
+  }
+
+  /** Prints with the option `debug`. */
+  #debug(...parts) {
+    if (!this.#options.debug) return;
+    console.debug("sinews:", ...parts.map((part) => (typeof part === "string" ? part.slice(0, DEBUG_MAX) : JSON.stringify(part))));
   }
 
   #handleMessage(message) {
     this.#receivedAt = Date.now();
+    this.#received += 1;
     switch (message.op) {
       case "welcome":
         return this.#handleWelcome(message);
       case "refreshed":
+        this.#life = 0;
         return this.#renewBefore(message.expires_in);
       case "message":
         if ("b64" in message) message.data = fromBase64(message.b64);
@@ -473,20 +549,20 @@ export class Client {
       case "unsubscribed":
         return this.#endSubscriptions(message.topic);
       case "keys":
-        return this.#states.get(message.topic)?._update(message);
+        return this.#views.get(message.topic)?._handleMessage(message);
       case "presence":
-        for (const subscription of this.#subscriptions) subscription._updatePresence(message);
+        for (const one of this.#repeated) one._updatePresence?.(message);
         break;
       case "records":
       case "gap":
       case "assigned":
         if (message.id !== undefined) break;
-        for (const consumption of this.#consumptions) consumption._handleMessage(message);
+        for (const one of this.#repeated) if (one.stream === message.stream) one._handleMessage?.(message);
         return;
     }
     const pending = this.#pending.get(message.id);
     if (!pending) {
-      if (message.op === "error") this.#resubscribe(message);
+      if (message.op === "error") this.#repeatEnded(message);
       return;
     }
     this.#pending.delete(message.id);
@@ -494,10 +570,14 @@ export class Client {
     else pending.resolve(message);
   }
 
+  get #subscriptions() {
+    return [...this.#repeated].filter((one) => one instanceof Subscription);
+  }
+
   /** Passes a message to its subscriptions, or to the client's `onmessage` if the backend has subscribed this client. */
   #deliver(message) {
     let isOwn = false;
-    for (const subscription of this.#subscriptions) isOwn = subscription._handleMessage(message) || isOwn;
+    for (const one of this.#repeated) if (one instanceof Subscription) isOwn = one._handleMessage(message) || isOwn;
     if (!isOwn) notify(this.#options.onmessage, message);
   }
 
@@ -505,7 +585,7 @@ export class Client {
   #endSubscriptions(topic) {
     for (const subscription of this.#subscriptions) {
       if (subscription.topic !== topic) continue;
-      this.#subscriptions.delete(subscription);
+      this.#repeated.delete(subscription);
       subscription._reject(new SinewsError("unsubscribed", "the backend has ended the subscription"));
     }
   }
@@ -525,27 +605,32 @@ export class Client {
     this.#renewBefore(expiresIn);
     this.#status = "open";
     this.#startHeartbeat();
-    for (const subscription of this.#subscriptions) this.#sendSubscribe(subscription);
-    // Behind the subscriptions: other members may answer a new member at once.
-    for (const [topic, joined] of this.#joined) this.#sendJoin(topic, joined);
-    for (const consumption of this.#consumptions) this.#sendConsume(consumption);
-    for (const state of this.#states.values()) this.#sendState(state);
+    // Joins behind the subscriptions: other members may answer a new member at once.
+    for (const one of [...this.#repeated].sort((one, other) => one._order - other._order)) this.#repeat(one);
     const queue = this.#queue;
     this.#queue = [];
-    for (const { message, resolve, reject } of queue) this.#send(message, resolve, reject);
+    for (const entry of queue) this.#send(entry);
     // Last: the application may make requests or close the client.
     this.#setStatus("open");
     if (this.#hasOpened && this.#options.onmessage) notify(this.#options.ongap, { reason: "unretained" });
     this.#hasOpened = true;
   }
 
+  /** The token expires in these seconds. A renewal is due when a share of its lifetime is left; undefined: never. */
+  #setExpiry(expiresIn) {
+    const left = expiresIn * 1000;
+    this.#expiresAt = this.#renewAt = expiresIn === undefined ? Infinity : Date.now() + left;
+    if (expiresIn === undefined) return;
+    this.#life = Math.max(this.#life, left);
+    this.#renewAt -= Math.min(this.#life * RENEWAL_SHARE, RENEWAL_MAX);
+  }
+
   /** Requests the next token before the current token expires in `expiresIn` seconds. */
   #renewBefore(expiresIn) {
     clearTimeout(this.#renewal);
     if (expiresIn === undefined || typeof this.#options.token !== "function") return;
-    const left = expiresIn * 1000;
-    this.#expiresAt = Date.now() + left;
-    this.#renewAfter(left - Math.min(left * RENEWAL_SHARE, RENEWAL_MAX));
+    this.#setExpiry(expiresIn);
+    this.#renewAfter(Math.max(this.#renewAt - Date.now(), 0));
   }
 
   #renewAfter(delay) {
@@ -562,160 +647,184 @@ export class Client {
     if (!socket) return;
     const left = this.#expiresAt - Date.now();
     this.#renewAfter(left > 0 ? Math.min(RENEWAL_RETRY, Math.max(RENEWAL_RETRY_MIN, left / 4)) : RENEWAL_RETRY);
-    const token = await this.#fetchToken().catch(() => null);
+    const token = await this.#fetchToken().catch((error) => void (socket === this.#socket && this.#endsWith(error)));
     if (socket !== this.#socket || token === this.#token || !isToken(token)) return;
-    this.#send({ op: "token", token }, ({ expires_in: expiresIn }) => {
+    const resolve = ({ expires_in: expiresIn }) => {
       this.#token = token;
+      this.#life = 0;
       this.#renewBefore(expiresIn);
-    }, () => {});
+    };
+    this.#send({ message: { op: "token", token }, resolve, reject: ignore });
   }
 
-  /** Sends a ping `heartbeatInterval` after the last message, and drops the connection if the answer times out. */
+  /** Sends a ping `heartbeatInterval` after the last message. A timer that is late has slept. */
   #startHeartbeat() {
     const { heartbeatInterval, responseTimeout } = this.#options;
     clearTimeout(this.#heartbeat);
-    const receivedAt = this.#receivedAt;
-    const rest = receivedAt + heartbeatInterval - Date.now();
-    if (rest > 0) {
-      this.#heartbeat = setTimeout(() => this.#startHeartbeat(), Math.min(rest, heartbeatInterval));
-      return;
-    }
-    const socket = this.#socket;
-    this.#send({ op: "ping" }, () => {}, () => {});
+    const rest = this.#receivedAt + heartbeatInterval - Date.now();
+    if (rest > 0) this.#heartbeat = setTimeout(() => this.#startHeartbeat(), Math.min(rest, heartbeatInterval));
+    else this.#ping(rest < -WAKE_TIMEOUT ? WAKE_TIMEOUT : responseTimeout);
+  }
+
+  /** Sends a ping, and drops the connection if no message follows in time. */
+  #ping(timeout) {
+    const [socket, received] = [this.#socket, this.#received];
+    const most = Math.min(timeout, this.#options.responseTimeout);
+    clearTimeout(this.#heartbeat);
+    this.#send({ message: { op: "ping" }, resolve: ignore, reject: ignore });
     this.#heartbeat = setTimeout(() => {
-      if (this.#receivedAt === receivedAt) this.#disconnected(socket, 0, "ping timeout");
+      if (this.#received === received) this.#disconnected(socket, 0, "ping timeout");
       else this.#startHeartbeat();
-    }, responseTimeout);
+    }, most);
   }
 
-  #sendSubscribe(subscription) {
-    const { topic } = subscription;
-    const message = { op: "subscribe", topic, ...subscription._request() };
-    // Of several subscriptions to a topic, the server tells the first the position.
-    const position = () => this.#others(subscription).find(({ _isAcknowledged, position }) => _isAcknowledged && position)?.position;
-    this.#send(message, (ack) => subscription._acknowledge("seq" in ack ? ack : { ...ack, ...position() }), (error) => {
-      if (this.#repeats(error, () => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription))) return;
-      this.#subscriptions.delete(subscription);
-      subscription._reject(error);
-    });
+  /** Requests what each connection requests. If `isRequested`, the server has it already. */
+  _begin(one, isRequested = false) {
+    if (this.#status === "closed") return one._reject(new SinewsError("closed", "the client is closed"));
+    this.#repeated.add(one);
+    if (this.#status === "open" && !isRequested) this.#repeat(one);
   }
 
-  #sendState(state) {
-    const { topic } = state;
-    const isWanted = () => this.#states.get(topic) === state;
-    this.#send(state._request(), (ack) => state._acknowledge(ack), (error) => {
-      if (this.#repeats(error, () => isWanted() && this.#sendState(state)) || !isWanted()) return;
-      this.#states.delete(topic);
-      state._reject(error);
-    });
+  /** Ends it, and tells the server. */
+  _stop(one, message) {
+    const was = this.#repeated.delete(one);
+    one._end();
+    if (was && this.#status === "open") this.#send({ message, resolve: ignore, reject: ignore });
   }
 
-  #sendJoin(topic, joined) {
-    const isWanted = () => this.#joined.get(topic) === joined;
-    this.#send({ op: "join", topic, member: joined.member }, () => {
-      joined.hasJoined = true;
-      joined.resolve();
-    }, (error) => {
-      if (this.#repeats(error, () => isWanted() && this.#sendJoin(topic, joined))) return;
-      if (isWanted()) this.#joined.delete(topic);
-      if (joined.hasJoined) warn(topic, error);
-      joined.reject(error);
-    });
-  }
-
-  /** Consumes a stream from the client's next offset. */
-  #sendConsume(consumption) {
-    const id = this.#send(consumption._request(), (ack) => consumption._acknowledge(ack), (error) => {
-      if (this.#repeats(error, () => this.#consumptions.has(consumption) && this.#sendConsume(consumption))) return;
-      this.#rejectConsumption(consumption, error);
-    });
-    consumption._id = id;
-  }
-
-  #rejectConsumption(consumption, error) {
-    this.#consumptions.delete(consumption);
-    consumption._reject(error);
+  #repeat(one) {
+    const resolve = (ack) => {
+      // Of several subscriptions to a topic, the server tells the first the position.
+      const first = one instanceof Subscription && !("seq" in ack) && this.#others(one).find(({ _isAcknowledged, position }) => _isAcknowledged && position);
+      one._acknowledge(first ? { ...ack, ...first.position } : ack);
+    };
+    one._id = this.#send({ message: one._request(), resolve, reject: (error) => {
+      // A lost request is repeated by the next connection, and one that the server cannot execute now after a delay.
+      if (error.code === STORE) this.#repeatLater(one);
+      else if (one._isUnknown?.(error)) this.#repeat(one);
+      else if (error.code !== "lost" && this.#repeated.delete(one)) {
+        if (this.#joined.get(one.topic) === one) this.#joined.delete(one.topic);
+        one._reject(error);
+      }
+    } });
   }
 
   /** The server has ended an acknowledged join, subscription or consumption: requests it again. */
-  #resubscribe({ id, topic, keys }) {
-    if (keys) {
-      const state = this.#states.get(topic);
-      if (state) this.#retryLater(() => this.#states.get(topic) === state && this.#sendState(state));
-      return;
-    }
-    for (const consumption of this.#consumptions) {
-      if (id !== undefined && consumption._id === id) {
-        this.#retryLater(() => this.#consumptions.has(consumption) && this.#sendConsume(consumption));
-      }
-    }
-    const joined = this.#joined.get(topic);
-    if (joined) this.#retryLater(() => this.#joined.get(topic) === joined && this.#sendJoin(topic, joined));
-    for (const subscription of this.#subscriptions) {
-      if (topic !== undefined && subscription.topic === topic) {
-        this.#retryLater(() => this.#subscriptions.has(subscription) && this.#sendSubscribe(subscription));
-      }
-    }
+  #repeatEnded(error) {
+    for (const one of this.#repeated) if (one._covers(error)) this.#repeatLater(one);
   }
 
-  /**
-   * Whether a request is repeated after its error: a lost one by the next connection, and one that the server cannot execute now
-   * after a delay.
-   */
-  #repeats({ code }, retry) {
-    if (code === STORE) this.#retryLater(retry);
-    return code === STORE || code === "lost";
-  }
-
-  /** Retries after a delay on the same connection; a new connection requests everything again anyway. */
-  #retryLater(retry) {
+  /** Repeats after a delay on the same connection; a new connection requests everything again anyway. */
+  #repeatLater(one) {
     const socket = this.#socket;
-    const timer = setTimeout(() => socket && socket === this.#socket && this.#status === "open" && retry(), RETRY_DELAY);
+    const retry = () => socket && socket === this.#socket && this.#status === "open" && this.#repeated.has(one) && this.#repeat(one);
     // A program in Node.js may end meanwhile.
-    timer.unref?.();
+    setTimeout(retry, RETRY_DELAY).unref?.();
   }
 
   /** The other subscriptions to the same topic. */
   #others(subscription) {
-    return [...this.#subscriptions].filter((other) => other !== subscription && other.topic === subscription.topic);
+    return this.#subscriptions.filter((other) => other !== subscription && other.topic === subscription.topic);
   }
 
   #unsubscribe(subscription) {
-    const was = this.#subscriptions.delete(subscription);
+    if (this.#others(subscription).length === 0) return this._stop(subscription, { op: "unsubscribe", topic: subscription.topic });
+    this.#repeated.delete(subscription);
     subscription._end();
-    if (was && this.#status === "open" && this.#others(subscription).length === 0) {
-      this.#send({ op: "unsubscribe", topic: subscription.topic }, () => {}, () => {});
-    }
   }
 
-  #request(message) {
-    return new Promise((resolve, reject) => {
-      if (this.#status === "closed") return reject(new SinewsError("closed", "the client is closed"));
-      if (this.#status === "open") return this.#send(message, resolve, reject);
-      if (this.#queue.length >= QUEUE_MAX) return reject(new SinewsError("full", "too many requests are queued while disconnected (limit 256)"));
-      this.#queue.push({ message, resolve, reject });
+  /** Sends a request, or queues it while disconnected. */
+  _request(message, { queue = true, timeout, signal } = {}) {
+    let timer;
+    const entry = { message, sent: false };
+    entry.promise = new Promise((resolve, reject) => {
+      const settle = (end) => (value) => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", onabort);
+        end(value);
+      };
+      Object.assign(entry, { resolve: settle(resolve), reject: settle(reject) });
     });
+    const fail = (code, text) => entry.reject(new SinewsError(code, text, undefined, entry.sent));
+    const abandon = () => {
+      this.#queue = this.#queue.filter((other) => other !== entry);
+      this.#pending.delete(entry.id);
+    };
+    const onabort = () => {
+      abandon();
+      if (signal.reason === undefined) fail("aborted", "the request was aborted");
+      else entry.reject(signal.reason);
+    };
+    const ontimeout = () => {
+      abandon();
+      fail("timeout", `no answer in ${timeout} ms`);
+    };
+    if (message.idempotency_key !== undefined) entry.repeatsUntil = Date.now() + REPEAT_MAX;
+    if (this.#status === "closed") fail("closed", "the client is closed");
+    else if (signal?.aborted) onabort();
+    else if (this.#status !== "open" && !queue) fail("offline", "there is no connection, and the request is not queued");
+    else {
+      if (timeout !== undefined) timer = setTimeout(ontimeout, timeout);
+      signal?.addEventListener("abort", onabort);
+      if (this.#status === "open") this.#send(entry);
+      else this.#enqueue(entry);
+    }
+    return entry.promise;
   }
 
-  #send(message, resolve, reject) {
+  /** A `set` replaces the last queued one of its key. A write with a condition depends on the one before, and replaces none. */
+  #enqueue(entry) {
+    const { op, topic, key } = entry.message;
+    const former = op === "set" && this.#queue.filter(({ message }) => message.topic === topic && message.key === key).at(-1);
+    if (former && [former, entry].every(({ message }) => isUnconditional(message))) {
+      this.#queue = this.#queue.filter((other) => other !== former);
+      // A caller that ignores it need not catch.
+      former.promise.catch(ignore);
+      former.reject(new SinewsError("replaced", `a later value of ${key} was set while disconnected`, undefined, false));
+    }
+    if (this.#queue.length < QUEUE_MAX) this.#queue.push(entry);
+    else entry.reject(new SinewsError("full", `too many requests are queued while disconnected (limit ${QUEUE_MAX})`, undefined, false));
+  }
+
+  #send(entry) {
+    const { message, reject, sent } = entry;
+    const fail = (code, text) => reject(new SinewsError(code, text, undefined, Boolean(sent)));
     const socket = this.#socket;
     // A callback of the application, or the request before, has ended the connection.
-    if (!socket) return reject(new SinewsError("lost", "the connection was lost before the request"));
-    if (this.#pending.size >= PENDING_MAX) return reject(new SinewsError("full", "too many requests are pending (limit 4096)"));
+    if (!socket) return fail("lost", "the connection was lost before the request");
+    if (this.#pending.size >= PENDING_MAX) return fail("full", `too many requests are pending (limit ${PENDING_MAX})`);
     const id = this.#nextId++;
     let text;
     try {
       text = JSON.stringify({ ...message, id });
     } catch (error) {
-      return reject(new SinewsError("invalid", `the request cannot be JSON: ${describe(error)}`));
+      return fail("invalid", `the request cannot be JSON: ${describe(error)}`);
     }
-    this.#pending.set(id, { resolve, reject });
+    this.#debug(">", message.op === "token" ? "a new token" : text);
+    Object.assign(entry, { id, sent: true });
+    this.#pending.set(id, entry);
     try {
       socket.send(text);
     } catch (error) {
       this.#disconnectLater(socket, describe(error));
     }
     return id;
+  }
+}
+
+/** A client with streams, and with HTTP where a network blocks WebSockets. */
+export class Client extends CoreClient {
+  constructor(url, options) {
+    super(url, options, HttpSocket);
+  }
+
+  /** A durable stream of the server: it is appended to, and read from any offset. */
+  stream(name) {
+    return new Stream(name, {
+      request: (message, options) => this._request(message, options),
+      begin: (consumption) => this._begin(consumption),
+      end: (consumption) => this._stop(consumption, { op: "stop", stream: name }),
+    });
   }
 }
 
@@ -815,6 +924,8 @@ class HttpSocket {
         return this.#receive({ op: "ack", id, topic: message.topic });
       case "subscribe":
         if (message.keys) return void this.#followKeys({ id, ...message });
+        // Positions of a pattern need a WebSocket.
+        if (message.from?.positions) delete message.from;
         this.#unanswered.set(id, message.topic);
         // Subscriptions that are requested together share a response.
         if (this.#batch.push({ id, ...message }) === 1) queueMicrotask(() => this.#subscribe(this.#batch.splice(0)));
@@ -837,8 +948,9 @@ class HttpSocket {
     }
   }
 
-  async #publish({ topic, data, b64 }) {
+  async #publish({ topic, data, b64, idempotency_key: key }) {
     const init = { method: "POST", ...content(data, b64) };
+    if (key !== undefined) init.headers["Idempotency-Key"] = key;
     const { subscribers, epoch, seq } = await (await this.#fetch(`topics/${encodeURIComponent(topic)}`, {}, init)).json();
     return { op: "ack", reached: subscribers, epoch, seq };
   }
@@ -1026,7 +1138,8 @@ class HttpSocket {
     for (const id of response.topics.get(name).ids) this.#receive({ op: "ack", id });
   }
 
-  async #history({ topic, last, from }) {
+  async #history({ topic, last, from, before, limit }) {
+    if (before || limit !== undefined) throw new SinewsError(NOT_IMPLEMENTED, "before and limit need a WebSocket, and this network blocks it");
     const { messages } = await this.#poll({ topic, last, after: from && positionText(from) });
     if (!("seq" in messages[0])) throw new SinewsError(410, `${topic} has no history`);
     return { op: "history", messages: messages.slice(1) };
@@ -1236,12 +1349,14 @@ class Repeated {
   #isAwaited = false;
   #isReady = false;
   #hasEnded = false;
+  /** Place among the requests of a connection. */
+  _order = 2;
 
   constructor(onerror) {
     this.#onerror = onerror;
     this.#ready = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
     // A caller that ignores it need not catch.
-    this.#ready.catch(() => {});
+    this.#ready.catch(ignore);
   }
 
   /** Resolves on the first acknowledgement; rejects on an error, or if the application ends the request before. */
@@ -1255,9 +1370,20 @@ class Repeated {
     return this.#hasEnded;
   }
 
+  /** Whether the server ends it by an error without an id. */
+  _covers({ topic, keys }) {
+    return topic !== undefined && topic === this.topic && !keys;
+  }
+
   _resolve(value) {
     this.#isReady = true;
     this.#resolve(value);
+  }
+
+  /** Takes the result of a later request. */
+  _follow(later) {
+    later.#isAwaited ||= this.#isAwaited && !this.#isReady;
+    this._resolve(later.#ready);
   }
 
   _reject(error) {
@@ -1278,6 +1404,9 @@ class Subscription extends Repeated {
   #onmessage;
   #options;
   #matches;
+  #isPattern;
+  /** Whether it asks for the positions of a pattern's topics. */
+  #recovers;
   #position = null;
   /** Whether the present request is acknowledged, whether one was before, and whether it continues after a position. */
   #isAcknowledged = false;
@@ -1289,19 +1418,26 @@ class Subscription extends Repeated {
 
   constructor(client, topic, onmessage, options, unsubscribe, request) {
     super(options.onerror);
+    this._order = 0;
     this.client = client;
     this.topic = topic;
     this.unsubscribe = unsubscribe;
     this.#onmessage = onmessage;
     this.#options = options;
     this.#matches = matcher(topic);
-    this.#position = options.from ?? null;
+    this.#isPattern = isPattern(topic);
+    this.#recovers = this.#isPattern && options.recover !== false;
+    this.#position = copyPosition(options.from);
     if (options.members) this.#members = new MemberList(topic, options.members, request);
+    if (this.#isPattern && options.last) console.warn(`sinews: last has no effect on the pattern ${topic}`);
   }
 
-  /** Position of the last message, `{ epoch, seq }`, or null; a later client can subscribe `from` it. */
+  /**
+   * Position of the last message, `{ epoch, seq }`, or null; of a pattern `{ positions }` by topic. A later client can subscribe
+   * `from` it.
+   */
   get position() {
-    return this.#position;
+    return copyPosition(this.#position);
   }
 
   /** Whether the server has acknowledged it on the present connection. */
@@ -1313,22 +1449,47 @@ class Subscription extends Repeated {
     this.#isAcknowledged = false;
     this.#resumes = Boolean(this.#position);
     const { presence, members, last } = this.#options;
-    const wishes = members ? { members: true } : presence ? { presence: true } : {};
-    if (this.#position) wishes.from = this.#position;
+    const wishes = { op: "subscribe", topic: this.topic };
+    if (members) wishes.members = true;
+    else if (presence) wishes.presence = true;
+    if (this.#recovers) wishes.recover = true;
+    const { epoch, seq, positions } = this.#position ?? {};
+    if (this.#position) wishes.from = this.#isPattern ? { positions } : { epoch, seq };
     else if (last) wishes.last = last;
     return wishes;
+  }
+
+  /** Whether an earlier version of the server does not know the field `recover`. It then gets none. */
+  _isUnknown({ code, message }) {
+    const isUnknown = this.#recovers && code === 400 && message.includes("`recover`");
+    if (isUnknown) this.#recovers = false;
+    return isUnknown;
   }
 
   /** Returns whether the message is of this subscription. */
   _handleMessage(message) {
     if (!this.#matches(message.topic)) return false;
-    if ("seq" in message && message.topic === this.topic) {
-      const { epoch, seq } = message;
-      // A duplicate that another subscription requested.
-      if (this.#position?.epoch === epoch && seq <= this.#position.seq) return true;
-      this.#position = { epoch, seq };
-    }
+    if ("seq" in message && !this.#advance(message)) return true;
     notify(this.#onmessage, message);
+    return true;
+  }
+
+  /** Stores the position of a message. Returns false for a duplicate that another subscription requested. */
+  #advance({ topic, epoch, seq }) {
+    if (!this.#isPattern) {
+      if (this.#position?.epoch === epoch && seq <= this.#position.seq) return false;
+      this.#position = { epoch, seq };
+      return true;
+    }
+    // Without recovery, a pattern has no positions.
+    if (!this.#position) return true;
+    // The server repeats it after the acknowledgement.
+    if (!this.#isAcknowledged) return false;
+    const { positions } = this.#position;
+    const last = positions[topic];
+    if (last?.epoch === epoch && seq <= last.seq) return false;
+    if (last || Object.keys(positions).length < POSITIONS_MAX) positions[topic] = { epoch, seq };
+    else this.#position.isPartial = true;
     return true;
   }
 
@@ -1360,93 +1521,235 @@ class Subscription extends Repeated {
     this.#changes = -1;
     if ("subscribers" in ack) this._updatePresence(ack);
     if ("members" in ack) this.#members?.list(ack);
+    for (const gap of this.#isPattern ? this.#resumePattern(ack) : this.#resumeName(ack)) notify(this.#options.ongap, gap);
+    this._resolve(ack);
+    notify(this.#options.onsubscribed, ack);
+  }
+
+  /** Takes the position of an acknowledgement, and returns the gaps before it. */
+  #resumeName(ack) {
     const { topic } = this;
     const isComplete = this.#resumes ? ack.complete !== false : !this.#hasBegun;
     const isRetained = "seq" in ack || (this.#resumes && !this.#hasBegun);
     this.#isAcknowledged = this.#hasBegun = true;
     if (!("seq" in ack)) this.#position = null;
     else if (!ack.replayed) this.#position = { epoch: ack.epoch, seq: ack.seq };
-    if (!isComplete) notify(this.#options.ongap, isRetained ? { topic, reason: "history", replayed: ack.replayed ?? 0 } : { topic, reason: "unretained" });
-    this._resolve(ack);
-    notify(this.#options.onsubscribed, ack);
+    if (isComplete) return [];
+    return [isRetained ? { topic, reason: "history", replayed: ack.replayed ?? 0 } : { topic, reason: "unretained" }];
+  }
+
+  /** As `#resumeName`. Topics that the server names have lost messages; otherwise any topic of the pattern may have. */
+  #resumePattern({ positions, positions_complete: isWhole, complete, incomplete = [], replayed }) {
+    const isPartial = this.#position?.isPartial;
+    const isComplete = this.#resumes ? positions && complete !== false && !isPartial : !this.#hasBegun;
+    const wasBegun = this.#hasBegun;
+    this.#isAcknowledged = this.#hasBegun = true;
+    if (!positions) this.#position = null;
+    // Messages that follow have later positions.
+    else {
+      const known = this.#resumes && replayed ? this.#position.positions : positions;
+      this.#position = copyPosition({ positions: known, ...(isWhole === false && { isPartial: true }) });
+    }
+    if (isComplete || (!wasBegun && !this.#resumes)) return [];
+    const named = incomplete.map((topic) => ({ topic, reason: "history", replayed: 0 }));
+    return named.length > 0 && !isPartial ? named : [...named, { topic: this.topic, reason: "unretained" }];
   }
 }
 
-/** The result of `state`: the keys of a topic. */
-class State extends Repeated {
-  #onchange;
-  #options;
+/** The result of `join`: a promise that the application can end. */
+class Membership extends Repeated {
+  #leave;
+  _order = 1;
+  _isJoined = false;
+
+  constructor(topic, member, former, leave) {
+    super();
+    this.topic = topic;
+    this.member = member;
+    this.#leave = leave;
+    this.share = former?.share ?? { count: 0 };
+    this.share.count += 1;
+    former?._follow(this);
+  }
+
+  /** Ends this join. The last one ends the presence of the client in the topic. */
+  async leave() {
+    const leave = this.#leave;
+    this.#leave = null;
+    if (!leave) return;
+    this.share.count -= 1;
+    if (this.share.count === 0) await leave();
+  }
+
+  then(resolve, reject) {
+    return this.ready.then(resolve, reject);
+  }
+
+  catch(reject) {
+    return this.ready.catch(reject);
+  }
+
+  finally(settle) {
+    return this.ready.finally(settle);
+  }
+
+  _request() {
+    this._isJoined = false;
+    return { op: "join", topic: this.topic, member: this.member };
+  }
+
+  _acknowledge() {
+    this._isJoined = true;
+    this._resolve();
+  }
+}
+
+/** The keys of a topic, which its states share. */
+class View extends Repeated {
+  states = new Set();
+  #onrejected;
+  #filter;
+  #interval;
   #keys = new Map();
   #versions = new Map();
   /** Parts of a snapshot so far. */
   #parts = null;
   #position = null;
-  #acknowledged = false;
+  #ack = null;
+  _order = 3;
 
-  constructor(topic, onchange, options, unsubscribe) {
-    super(options.onerror);
+  constructor(topic, onrejected) {
+    super(ignore);
     this.topic = topic;
-    this.unsubscribe = unsubscribe;
-    this.#onchange = onchange;
-    this.#options = options;
+    this.#onrejected = onrejected;
   }
 
-  /** The values by key. */
-  get keys() {
-    return this.#keys;
-  }
-
-  /** Position of the view, `{ epoch, seq }`, or null before the first snapshot. */
   get position() {
     return this.#position;
   }
 
-  /** The version of a key, for the option `version` of `set` and `delete`. */
   version(key) {
     return this.#versions.get(key);
   }
 
+  /** Adds a state, and returns whether the server must send more for it. */
+  _add(state) {
+    const { filter, interval = 0 } = state.options;
+    const isFirst = this.states.size === 0;
+    state._view = this;
+    this.states.add(state);
+    const isFiltered = !isFirst && this.#filter !== filter && this.#filter !== undefined;
+    const isSlower = !isFirst && interval < this.#interval;
+    if (isFirst) this.#filter = filter;
+    if (isFiltered) this.#filter = this.#position = undefined;
+    if (isFirst || isSlower) this.#interval = interval;
+    if (isFiltered || isFirst) return true;
+    // Not at once: the caller has no result yet.
+    queueMicrotask(() => {
+      if (this.#ack) notify(state.options.onsubscribed, this.#ack);
+      if (this.#position) state._update(this.#keys, new Set(this.#keys.keys()));
+    });
+    return isSlower;
+  }
+
+  _covers({ topic, keys }) {
+    return topic === this.topic && Boolean(keys);
+  }
+
   _request() {
-    this.#acknowledged = false;
-    this.#parts = null;
-    const { filter, interval } = this.#options;
-    return { op: "subscribe", topic: this.topic, keys: true, filter, interval, from: this.#position ?? undefined };
+    this.#ack = this.#parts = null;
+    const interval = this.#interval || undefined;
+    return { op: "subscribe", topic: this.topic, keys: true, filter: this.#filter, interval, from: this.#position ?? undefined };
   }
 
   _acknowledge(ack) {
     if (this._hasEnded) return;
-    this.#acknowledged = true;
-    notify(this.#options.onsubscribed, ack);
+    this.#ack = ack;
+    for (const { options } of this.states) notify(options.onsubscribed, ack);
   }
 
-  _update({ epoch, seq, part, more, set = [], deleted = [] }) {
+  _reject(error) {
+    this.#onrejected();
+    for (const state of this.states) state._reject(error);
+  }
+
+  _handleMessage({ epoch, seq, part, more, set = [], deleted = [] }) {
     // Of an earlier subscription.
-    if (!this.#acknowledged) return;
+    if (!this.#ack) return;
     if (part === 1) this.#parts = [];
     if (part) this.#parts.push(...set);
     if (more) return;
     const changed = new Set(deleted);
     const last = this.#position;
     this.#position = { epoch, seq };
+    const keys = new Map(part ? [] : this.#keys);
     if (part) {
-      if (last) notify(this.#options.ongap, { topic: this.topic, reason: epoch === last.epoch ? "history" : "reset" });
+      const reason = last && (epoch === last.epoch ? "history" : "reset");
+      if (last) for (const state of this.states) state._reportGap({ topic: this.topic, reason });
       for (const key of this.#keys.keys()) changed.add(key);
-      this.#keys.clear();
       this.#versions.clear();
       set = this.#parts;
       this.#parts = null;
     }
     for (const entry of set) {
-      this.#keys.set(entry.key, "b64" in entry ? fromBase64(entry.b64) : entry.data);
+      keys.set(entry.key, "b64" in entry ? fromBase64(entry.b64) : entry.data);
       this.#versions.set(entry.key, entry.version);
       changed.add(entry.key);
     }
     for (const key of deleted) {
-      this.#keys.delete(key);
+      keys.delete(key);
       this.#versions.delete(key);
     }
+    this.#keys = keys;
+    for (const state of [...this.states]) state._update(keys, changed);
+  }
+}
+
+/** The result of `state`: the keys of a topic that the application follows. */
+class State extends Repeated {
+  #onchange;
+  #matches;
+  #keys = new Map();
+  #hasKeys = false;
+
+  constructor(topic, onchange, options, unsubscribe) {
+    super(options.onerror);
+    this.topic = topic;
+    this.unsubscribe = unsubscribe;
+    this.options = options;
+    this.#onchange = onchange;
+    this.#matches = options.filter === undefined ? () => true : matcher(options.filter);
+  }
+
+  /** The values by key: another map after each change. */
+  get keys() {
+    return this.#keys;
+  }
+
+  /** Position of the view, `{ epoch, seq }`, or null before the first snapshot. */
+  get position() {
+    return this._view.position ?? null;
+  }
+
+  /** The version of a key, for the option `version` of `set` and `delete`. */
+  version(key) {
+    return this._view.version(key);
+  }
+
+  _reportGap(gap) {
+    const { onreset, ongap } = this.options;
+    notify((gap.reason === "reset" && onreset) || ongap, gap);
+  }
+
+  /** Takes the keys of the view that this state selects. */
+  _update(keys, changed) {
+    if (this._hasEnded) return;
+    const own = new Set([...changed].filter((key) => this.#matches(key)));
+    if (own.size === 0 && this.#hasKeys) return;
+    this.#hasKeys = true;
+    this.#keys = this.options.filter === undefined ? keys : new Map([...keys].filter(([key]) => this.#matches(key)));
     this._resolve(this);
-    notify(this.#onchange, this.#keys, changed);
+    notify(this.#onchange, this.#keys, own);
   }
 }
 
@@ -1544,10 +1847,10 @@ class Stream {
    * Appends JSON, or bytes. Resolves with `{ partition, offset }` when the record is on disk, or with the option
    * `ack: "memory"` when it has its offset. While disconnected, and on a lost connection, as `publish`.
    */
-  append(data, { key, partition, ack } = {}) {
-    const bytes = toBytes(data);
-    const record = bytes ? { b64: toBase64(bytes) } : { data };
-    return this.#client.request({ op: "append", stream: this.name, key, partition, ack, ...record });
+  append(data, options = {}) {
+    warnUnknown("append", options, `key partition ack ${REQUEST_OPTIONS}`);
+    const { key, partition, ack } = options;
+    return this.#client.request({ op: "append", stream: this.name, key, partition, ack, ...payload(data) }, options);
   }
 
   /**
@@ -1556,6 +1859,7 @@ class Stream {
    * After a reconnect it resumes after the last record. A client has one consumption of each stream.
    */
   consume(onrecord, options = {}) {
+    warnUnknown("consume", options, "from group partition onassigned onreset ongap onerror");
     const consumption = new Consumption(this.name, onrecord, options, this.#client);
     this.#client.begin(consumption);
     return consumption;
@@ -1611,6 +1915,10 @@ class Consumption extends Repeated {
     this.#client.end(this);
   }
 
+  _covers({ id }) {
+    return id !== undefined && id === this._id;
+  }
+
   _request() {
     this.#begun = false;
     const { from, group, partition } = this.#options;
@@ -1643,7 +1951,7 @@ class Consumption extends Repeated {
   }
 
   _handleMessage(message) {
-    if (!this.#begun || message.stream !== this.stream) return;
+    if (!this.#begun) return;
     const { partition } = message;
     switch (message.op) {
       case "assigned":
@@ -1725,6 +2033,48 @@ async function guarded(run) {
   }
 }
 
+function ignore() {}
+
+/** Writes each option that does not exist to the console. */
+function warnUnknown(method, options, known) {
+  for (const name of Object.keys(options)) if (!known.split(" ").includes(name)) console.warn(`sinews: ${method} has no option ${name}`);
+}
+
+/** The option `debug` of a page's user: localStorage.sinews = "debug". */
+function storedDebug() {
+  try {
+    return globalThis.localStorage?.sinews === "debug";
+  } catch {
+    // The page has no storage.
+    return false;
+  }
+}
+
+/** Seconds until a token expires, by its claim `exp`; undefined if there is none. */
+function secondsLeft(token) {
+  try {
+    const { exp } = JSON.parse(atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/")));
+    return typeof exp === "number" ? exp - Date.now() / 1000 : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** The key of a request that may be repeated: of the application, or with `true` a random one. */
+function idempotencyKey({ idempotencyKey: key }) {
+  if (key !== true) return key || undefined;
+  const bytes = new Uint8Array(KEY_BYTES);
+  // Older React Native has no `crypto`.
+  if (globalThis.crypto?.getRandomValues) crypto.getRandomValues(bytes);
+  else for (const at of bytes.keys()) bytes[at] = Math.random() * 256;
+  return toBase64(bytes).slice(0, 22);
+}
+
+/** Whether a queued write of a key depends on no other one. */
+function isUnconditional({ op, if_new, if_exists, version, idempotency_key }) {
+  return op === "set" && !if_new && !if_exists && version === undefined && idempotency_key === undefined;
+}
+
 /** Writes an error of the server that no callback and no promise passes on to the application. */
 function warn(name, { code, message }) {
   console.warn(`sinews: ${name}: ${message} (${code})`);
@@ -1773,18 +2123,34 @@ function content(data, b64) {
     : { body: fromBase64(b64), headers: { "Content-Type": "application/octet-stream" } };
 }
 
-function conditions({ ttl, ifNew, ifExists, version, epoch, idempotencyKey }) {
-  return { ttl, if_new: ifNew, if_exists: ifExists, version, epoch, idempotency_key: idempotencyKey };
+function conditions(options) {
+  const { ttl, ifNew, ifExists, version, epoch } = options;
+  return { ttl, if_new: ifNew, if_exists: ifExists, version, epoch, idempotency_key: idempotencyKey(options) };
+}
+
+/** The fields of a request with JSON or bytes. */
+function payload(data) {
+  const bytes = toBytes(data);
+  return bytes ? { b64: toBase64(bytes) } : { data };
 }
 
 function readable(record) {
   return "b64" in record ? { ...record, data: fromBase64(record.b64) } : record;
 }
 
+/** A copy, which the caller may keep; null without a position. */
+function copyPosition(position) {
+  return position ? { ...position, ...(position.positions && { positions: { ...position.positions } }) } : null;
+}
+
+function isPattern(topic) {
+  return topic.split(".").some((part) => part === "*" || part === ">");
+}
+
 /** `*` matches one part between dots, `>` at the end one or more. */
 function matcher(pattern) {
   const parts = pattern.split(".");
-  if (!parts.includes("*") && !parts.includes(">")) return (topic) => topic === pattern;
+  if (!isPattern(pattern)) return (topic) => topic === pattern;
   const open = parts.at(-1) === ">";
   const fixed = open ? parts.slice(0, -1) : parts;
   return (topic) => {

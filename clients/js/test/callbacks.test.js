@@ -321,7 +321,7 @@ test("data that is no JSON rejects its request alone, also if it was queued", li
   circular.self = circular;
   const all = [circular, 1n, { toJSON() { throw new Error("of the application"); } }, { toJSON() { throw undefined; } }];
   const { client, sockets } = overSockets(t);
-  const requests = () => all.flatMap((data) => [client.publish("a", data), client.set("a", "key", data), client.call("m", data), client.join("a", { id: "a", info: data })]);
+  const requests = () => all.flatMap((data) => [client.publish("a", data), client.set("a", `key ${all.indexOf(data)}`, data), client.call("m", data), client.join("a", { id: "a", info: data })]);
   const queued = requests();
   const subscription = client.subscribe("a", () => {});
   const last = client.publish("a", "last");
