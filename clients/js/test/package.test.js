@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { gzipSync } from "node:zlib";
 
 import * as client from "../sinews.js";
 import { folder, serve } from "./server.js";
@@ -53,7 +54,8 @@ function blocks(language, ...documents) {
 
 test("the package contains the client, its types and its licenses", limit, () => {
   const names = packed.files.map(({ path }) => path).sort();
-  assert.deepEqual(names, ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "package.json", "sinews.d.ts", "sinews.js"]);
+  const built = ["core", "sinews"].flatMap((name) => ["cjs", "d.cts", "d.ts", "js"].map((end) => `${name}.${end}`));
+  assert.deepEqual(names, ["LICENSE-APACHE", "LICENSE-MIT", "README.md", ...built, "package.json"].sort());
 });
 
 test("the server serves the file of the package", limit, async () => {
@@ -66,7 +68,9 @@ test("the server serves the file of the package", limit, async () => {
 test("the installed package is imported by its name", limit, async () => {
   const script = "import * as client from '@sinews/client'; console.log(Object.keys(client).join())";
   const { stdout } = await run(process.execPath, ["--input-type=module", "--eval", script], { cwd: project });
-  assert.equal(stdout.trim(), "Client,SinewsError,connect");
+  assert.equal(stdout.trim(), "Client,CoreClient,SinewsError,connect");
+  const core = "import * as core from '@sinews/client/core'; console.log(Object.keys(core).join())";
+  assert.equal((await run(process.execPath, ["--input-type=module", "--eval", core], { cwd: project })).stdout.trim(), "Client,SinewsError,connect");
 });
 
 test("each program of the README and of the book runs", limit, async () => {
@@ -86,29 +90,59 @@ test("the types accept programs, and find errors", limit, async () => {
   for (const [number, program] of blocks("ts").entries()) programs[`readme-${number}.ts`] = program;
   assert.equal(Object.keys(programs).length, 4);
   for (const [name, program] of Object.entries(programs)) writeFileSync(join(project, name), program);
-  for (const resolution of [["--module", "nodenext"], ["--module", "esnext", "--moduleResolution", "bundler"]]) {
+  // The same program as a module, and as CommonJS, which has no `await` outside of functions.
+  const commonJs = `${programs["types.ts"].replace("\nconst client: Client", "\nexport async function main() {$&")}}\n`;
+  writeFileSync(join(project, "types.cts"), commonJs);
+  for (const [resolution, files] of [
+    [["--module", "nodenext"], [...Object.keys(programs), "types.cts"]],
+    [["--module", "node16"], [...Object.keys(programs), "types.cts"]],
+    [["--module", "esnext", "--moduleResolution", "bundler"], Object.keys(programs)],
+  ]) {
     const options = ["--noEmit", "--strict", "--target", "es2022", "--lib", "es2022,dom", "--types", "", "--ignoreConfig", ...resolution];
-    const command = [compiler, ...options, ...Object.keys(programs)];
-    const result = await run(process.execPath, command, { cwd: project }).catch((error) => error);
+    const result = await run(process.execPath, [compiler, ...options, ...files], { cwd: project }).catch((error) => error);
     assert.equal(result.stdout, "", "errors of the compiler");
   }
 });
 
 test("the types name the methods of the client, and no others", limit, () => {
   const types = readFileSync(join(root, "sinews.d.ts"), "utf8");
-  const declared = /export class Client \{(.*?)^\}/ms.exec(types)[1].matchAll(/^  (?:readonly )?(\w+)[(<:]/gm);
-  const methods = Object.getOwnPropertyNames(client.Client.prototype);
-  assert.deepEqual([...declared].map(([, name]) => name).sort(), [...methods, "onstatus"].sort());
+  for (const [name, fields] of [["CoreClient", ["onstatus"]], ["Client", []]]) {
+    const declared = new RegExp(`export class ${name}(?: extends \\w+)? \\{(.*?)^\\}`, "ms").exec(types)[1].matchAll(/^  (?:readonly )?(\w+)[(<:]/gm);
+    const methods = Object.getOwnPropertyNames(client[name].prototype).filter((method) => !method.startsWith("_"));
+    assert.deepEqual([...declared].map(([, method]) => method).sort(), [...methods, ...fields].sort());
+  }
 });
 
-test("CommonJS imports the package, and requires it where Node.js can", limit, async () => {
-  const script = "import('@sinews/client').then(({ connect }) => console.log(typeof connect))";
+test("CommonJS requires the package and its smaller entry, and imports it", limit, async () => {
+  const imports = "import('@sinews/client').then(({ connect }) => console.log(typeof connect))";
   const requires = "console.log(typeof require('@sinews/client').connect)";
-  const [major, minor] = process.versions.node.split(".").map(Number);
-  const canRequire = major > 22 || (major === 22 && minor >= 12) || (major === 20 && minor >= 19);
-  for (const program of canRequire ? [script, requires] : [script]) {
+  const core = "const { connect, Client } = require('@sinews/client/core'); console.log(typeof connect === 'function' && 'function', Client.prototype.stream ?? '')";
+  const manifest = "console.log(typeof require('@sinews/client/package.json').version === 'string' && 'function')";
+  for (const program of [imports, requires, core, manifest]) {
     const { stdout } = await run(process.execPath, ["--no-warnings", "--input-type=commonjs", "--eval", program], { cwd: project });
     assert.equal(stdout.trim(), "function");
+  }
+});
+
+test("the program of CommonJS is that of the module", limit, async () => {
+  const script = fileURLToPath(new URL("smoke.cjs", import.meta.url));
+  const { stdout } = await run(process.execPath, [...flags, "--no-warnings", script, join(project, "node_modules/@sinews/client"), server.url]);
+  assert.equal(stdout.trim(), "ok");
+});
+
+/** Limits of a minified bundle, compressed by gzip, in bytes: the next smallest client has 13.5 KB. */
+const SIZES = { "sinews.js": 13_100, "core.js": 8_700 };
+
+test("a minified bundle is small, and the smaller entry has neither streams nor HTTP", limit, async (t) => {
+  const { build } = await import("esbuild");
+  for (const [name, most] of Object.entries(SIZES)) {
+    const { outputFiles: [{ contents, text }] } = await build({
+      entryPoints: [join(project, "node_modules/@sinews/client", name)], bundle: true, minify: true, format: "esm", target: "es2022", write: false,
+    });
+    const size = gzipSync(contents, { level: 9 }).length;
+    t.diagnostic(`${name}: ${contents.length} bytes minified, ${size} compressed`);
+    assert.ok(size <= most, `${name} has ${size} bytes, and not ${most}`);
+    assert.equal(/application\/x-ndjson|"earliest"|onassigned/.test(text), name === "sinews.js");
   }
 });
 

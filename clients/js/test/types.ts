@@ -1,5 +1,10 @@
 // Compiled, not run: programs that the types must accept, and errors that they must find.
-import { connect, Client, SinewsError, type Gap, type Member, type Position, type StreamRecord } from "@sinews/client";
+import { connect, Client, SinewsError, type Gap, type Json, type Member, type PatternPosition, type Position, type StreamRecord } from "@sinews/client";
+import { connect as connectCore, Client as Core } from "@sinews/client/core";
+
+interface Info { name: string; color?: string }
+interface Cursor { x: number; y: number; by: Info; at: Date; path: { x: number }[] }
+declare const cursor: Cursor, info: Info, anything: unknown, json: Json;
 
 const client: Client = connect("wss://example.com/ws", { token: async () => "token", minDelay: 100, fallback: true });
 client.subscribe<{ text: string }>("chat.room", ({ data }) => console.log(data.text.length));
@@ -8,10 +13,29 @@ const subscription = client.subscribe("chat.*", ({ topic, data, seq }) => {
   if (data instanceof Uint8Array) console.log(data.byteLength, text);
   else console.log(data, seq?.toFixed());
 }, { last: 5, members: (members) => members.get("anna"), ongap: (gap: Gap) => console.log(gap.reason, gap.messages) });
-const position: Position | null = subscription.position;
+const position: Position | PatternPosition | null = subscription.position;
 if (position) client.subscribe("chat.room", () => {}, { from: position });
 const { reached } = await client.publish("chat.room", { text: "hello", numbers: [1, null] });
 await client.publish("chat.room", new Uint8Array(2));
+await client.publish("chat.room", cursor, { idempotencyKey: true, timeout: 1000, signal: new AbortController().signal });
+await client.set("cursors", "anna", cursor, { queue: false, idempotencyKey: "one" });
+await client.publish("chat.room", anything);
+await client.publish("chat.room", json);
+await client.publish("chat.room", [1, "a", null]);
+const joined = client.join("chat.room", { id: "anna", info });
+await joined;
+await joined.leave();
+client.subscribe<Cursor, Info>("chat.room", ({ data, user, at }) => console.log(data.by.name, user?.length, at?.toFixed()), {
+  members: (members) => members.get("anna")?.name.length,
+});
+client.state<Cursor>("cursors", (cursors) => cursors.get("anna")?.x.toFixed(), { onreset: ({ reason }) => console.log(reason) });
+console.log((await client.members<Info>("chat.room"))[0]?.info?.name.length, await client.call<Info>("m", cursor, { timeout: 5 }));
+client.addEventListener("status", ({ status, delay, target }) => console.log(status === "waiting" && delay?.toFixed(), target.status), { once: true });
+const page = await client.history<Cursor>("chat.room", { before: { epoch: 1, seq: 2 }, last: 50 });
+console.log(page.more, page.complete, page[0]?.data.by.name, client.queued.toFixed());
+client.subscribe("chat.>", () => {}, { from: { positions: { "chat.a": { epoch: 1, seq: 2 } } }, recover: false });
+const small: Core = connectCore("/ws", { debug: true, token: () => { throw new SinewsError(4401, "no session"); } });
+small.subscribe("chat.room", () => {});
 console.log(reached?.toFixed(), client.bufferedAmount, client.status === "open", client.transport === "http", client.connections[0]?.length);
 const history = await client.history("chat.room", { from: { epoch: 1, seq: 2 } });
 console.log(history.length, (await client.history("chat.room", 5)).at(-1)?.data);
@@ -38,6 +62,14 @@ try {
 
 // @ts-expect-error: a function is not JSON.
 await client.publish("chat.room", () => {});
+// @ts-expect-error: nor is a function within an object.
+await client.publish("chat.room", { run: () => {} });
+// @ts-expect-error: nor is a number of any size.
+await client.set("a", "k", { n: 1n });
+// @ts-expect-error: the smaller client has no streams.
+small.stream("orders");
+// @ts-expect-error: there is no such event.
+client.addEventListener("open", () => {});
 // @ts-expect-error: the payload may be bytes.
 client.subscribe("chat.room", ({ data }) => data.text);
 // @ts-expect-error: there is no such reason.
