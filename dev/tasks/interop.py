@@ -188,8 +188,9 @@ def firefox(program, backend, log):
 
 
 def client_js(program, backend, log):
-    """The tests of the package `clients/js`, which start their own servers."""
+    """The tests of the package `clients/js`, which start their own servers, and of `clients/react`."""
     tools.client_js().run_checks("client-js", f"{log}/client", SINEWS=str(program), SINEWS_BACKEND=backend)
+    tools.attempt("client-react", lambda: tools.client_react().run_checks("client-react", f"{log}/react"))
 
 
 def openapi(program, backend, log):

@@ -91,6 +91,13 @@ def client_js():
     return Command(words, folder, {"SINEWS_BOOK": str(ROOT / "docs/book/src")})
 
 
+def client_react():
+    """The tests of the package in `clients/react`, with its packages installed beside it."""
+    program, folder = need_node(), ROOT / "clients/react"
+    npm_install(folder, CACHE / "interop/client-react", folder / "package-lock.json")
+    return Command([program, "../js/test/run.js", "test", "--test-reporter=../js/test/reporter.js"], folder)
+
+
 def tutorial(folder):
     """The test of a tutorial: `test.js` for Node.js with the packages of all tutorials beside it, `test.py` for Python with those
     of its `requirements.txt`, or `test.sh` for curl."""
