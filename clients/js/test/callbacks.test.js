@@ -27,7 +27,7 @@ const CALLBACKS = {
 };
 
 /** What has callbacks, by the name of its type, or of the method with one. */
-const KINDS = { Options: "client", SubscribeOptions: "subscription", StateOptions: "state", ConsumeOptions: "stream", subscribe: "subscription", consume: "stream" };
+const KINDS = { CoreOptions: "client", SubscribeOptions: "subscription", StateOptions: "state", ConsumeOptions: "stream", subscribe: "subscription", consume: "stream" };
 
 const read = (name) => readFileSync(new URL(`../${name}`, import.meta.url), "utf8");
 
@@ -36,7 +36,7 @@ function declaredCallbacks() {
   const types = read("sinews.d.ts");
   const interfaces = [...types.matchAll(/^export interface (\w+)[^{\n]*\{\n(.*?)^\}/gms)];
   const options = interfaces.flatMap(([, kind, body]) => [...body.matchAll(/^  (\w+)\?: \(/gm)].map(([, option]) => `${KINDS[kind] ?? kind} ${option}`));
-  const methods = [...types.matchAll(/^  (\w+)(?:<[^>]*>)?\([^)]*: \([^)]*\) =>/gm)].map(([, method]) => KINDS[method] ?? method);
+  const methods = [...types.matchAll(/^  (?!catch|finally)(\w+)(?:<[^>]*>)?\([^)]*: \([^)]*\) =>/gm)].map(([, method]) => KINDS[method] ?? method);
   return [...options, ...methods];
 }
 
@@ -74,7 +74,7 @@ for (const [name, [fault, reports]] of Object.entries(CALLBACKS)) {
         const { id, op, topic } = await socket.sent.next();
         socket.line({ op: "ack", id, topic, subscribers: 1, members: [], at: 1, recovered: false, partitions: op === "consume" ? [{ partition: 0, offset: 0 }] : [] });
       }
-      socket.line({ op: "keys", topic: "a", epoch: round, seq: 1, part: 1, set: [] });
+      for (const seq of [1, 2]) socket.line({ op: "keys", topic: "a", epoch: round, seq, part: 1, set: [] });
       socket.line({ op: "assigned", stream: "a", partitions: [{ partition: 0, offset: 0, reset: true }] });
       socket.line({ op: "gap", stream: "a", partition: 0, from: 0, to: 1 });
       socket.line({ op: "records", stream: "a", partition: 0, records: [{ offset: 1, at: 1, data: 1 }], end: 2 });
