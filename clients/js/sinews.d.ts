@@ -410,7 +410,7 @@ export class CoreClient {
    */
   subscribe<T = Data, I = Json | undefined>(topic: string, onmessage: (message: Message<T>) => void, options?: SubscribeOptions<I>): Subscription;
   /** Publishes JSON or bytes; resolves when the server acknowledges. */
-  publish<T>(topic: string, data: T & Payload<T>, options?: PublishOptions): Promise<{ reached?: number; epoch?: number; seq?: number; duplicate?: boolean }>;
+  publish<T>(topic: string, data: T & Payload<T>, options?: PublishOptions): Promise<{ reached?: number; epoch?: number; seq?: number; repeated?: boolean }>;
   /**
    * Fetches retained messages of a topic, the oldest first: the last ones (default 100), with `before` and `last` older ones, or
    * with `from` and `limit` those after a position. One answer has at most 1,000 messages and 1 MiB.

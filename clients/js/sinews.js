@@ -461,10 +461,9 @@ export class CoreClient {
     clearTimeout(this.#renewal);
     const pending = [...this.#pending.values()];
     this.#pending.clear();
-    const [now, error] = [Date.now(), new SinewsError("lost", "the connection was lost before the server answered", undefined, true)];
     for (const entry of pending) {
-      if (now < entry.repeatsUntil && this.#queue.length < QUEUE_MAX) this.#queue.push(entry);
-      else entry.reject(error);
+      if (entry.repeatsUntil && this.#queue.length < QUEUE_MAX) this.#queue.push(entry);
+      else this.#rejectLost(entry);
     }
     if (code === TOKEN_REJECTED) {
       this.#rejectedToken = { token: this.#token, code, reason };
@@ -474,6 +473,10 @@ export class CoreClient {
     const isFinal = REJECTED.has(code) || (code === TOKEN_REJECTED && typeof this.#options.token !== "function");
     if (isFinal) this.#end(code, reason);
     else this.#wait(code, reason);
+  }
+
+  #rejectLost({ reject }) {
+    reject(new SinewsError("lost", "the connection was lost before the server answered", undefined, true));
   }
 
   /** Schedules the next attempt, with exponential backoff and jitter. */
@@ -577,7 +580,8 @@ export class CoreClient {
   /** Passes a message to its subscriptions, or to the client's `onmessage` if the backend has subscribed this client. */
   #deliver(message) {
     let isOwn = false;
-    for (const one of this.#repeated) if (one instanceof Subscription) isOwn = one._handleMessage(message) || isOwn;
+    const hasName = () => this.#subscriptions.some(({ topic }) => topic === message.topic);
+    for (const one of this.#repeated) if (one instanceof Subscription) isOwn = one._handleMessage(message, hasName) || isOwn;
     if (!isOwn) notify(this.#options.onmessage, message);
   }
 
@@ -609,7 +613,11 @@ export class CoreClient {
     for (const one of [...this.#repeated].sort((one, other) => one._order - other._order)) this.#repeat(one);
     const queue = this.#queue;
     this.#queue = [];
-    for (const entry of queue) this.#send(entry);
+    for (const entry of queue) {
+      // The server may have forgotten the key of a request that was sent before.
+      if (entry.sent && Date.now() >= entry.repeatsUntil) this.#rejectLost(entry);
+      else this.#send(entry);
+    }
     // Last: the application may make requests or close the client.
     this.#setStatus("open");
     if (this.#hasOpened && this.#options.onmessage) notify(this.#options.ongap, { reason: "unretained" });
@@ -1466,16 +1474,16 @@ class Subscription extends Repeated {
     return isUnknown;
   }
 
-  /** Returns whether the message is of this subscription. */
-  _handleMessage(message) {
+  /** Returns whether the message is of this subscription. `hasName` tells whether there is a subscription to its topic by name. */
+  _handleMessage(message, hasName) {
     if (!this.#matches(message.topic)) return false;
-    if ("seq" in message && !this.#advance(message)) return true;
+    if ("seq" in message && !this.#advance(message, hasName)) return true;
     notify(this.#onmessage, message);
     return true;
   }
 
   /** Stores the position of a message. Returns false for a duplicate that another subscription requested. */
-  #advance({ topic, epoch, seq }) {
+  #advance({ topic, epoch, seq }, hasName) {
     if (!this.#isPattern) {
       if (this.#position?.epoch === epoch && seq <= this.#position.seq) return false;
       this.#position = { epoch, seq };
@@ -1483,11 +1491,14 @@ class Subscription extends Repeated {
     }
     // Without recovery, a pattern has no positions.
     if (!this.#position) return true;
-    // The server repeats it after the acknowledgement.
-    if (!this.#isAcknowledged) return false;
     const { positions } = this.#position;
     const last = positions[topic];
     if (last?.epoch === epoch && seq <= last.seq) return false;
+    if (!this.#isAcknowledged) {
+      // The server repeats it after the acknowledgement, except for a subscription by name, which continues at its own position.
+      if (!hasName()) return false;
+      if (last && (last.epoch !== epoch || seq > last.seq + 1)) notify(this.#options.ongap, { topic, reason: "history", replayed: 0 });
+    }
     if (last || Object.keys(positions).length < POSITIONS_MAX) positions[topic] = { epoch, seq };
     else this.#position.isPartial = true;
     return true;

@@ -89,6 +89,35 @@ test("a stored position of a pattern continues in another client", limit, async 
   assert.deepEqual([seen, gaps, from], [["chat.a 4"], [], { positions: { "chat.a": at(3) } }]);
 });
 
+test("a pattern gets the messages that a subscription by name resumes, once, and learns of its gap", limit, async (t) => {
+  const { client, sockets } = overSockets(t, { minDelay: 1 });
+  const [seen, gaps] = [[], []];
+  client.subscribe("chat.a", ({ seq }) => seen.push(`name ${seq}`));
+  client.subscribe("chat.*", ({ topic, seq }) => seen.push(`${topic} ${seq}`), { ongap: ({ topic, reason }) => gaps.push([topic, reason]) });
+  const connect = async () => {
+    const socket = await sockets.next();
+    socket.line({ op: "welcome" });
+    await settled();
+    return { socket, ids: [(await socket.sent.next()).id, (await socket.sent.next()).id], message: (topic, seq) => socket.line({ op: "message", topic, ...at(seq), data: 0 }) };
+  };
+  const first = await connect();
+  first.socket.line({ op: "ack", id: first.ids[0], topic: "chat.a", ...at(3) });
+  first.socket.line({ op: "ack", id: first.ids[1], topic: "chat.*", positions: { "chat.a": at(3), "chat.b": at(1) } });
+  for (const [next, begin] of [[4, false], [9, true]]) {
+    (next === 4 ? first : seen.second).socket.lose();
+    const second = await connect();
+    seen.second = second;
+    second.socket.line({ op: "ack", id: second.ids[0], topic: "chat.a", ...at(next), replayed: 1, complete: !begin });
+    second.message("chat.a", next);
+    // A message of another topic before the acknowledgement is repeated behind it.
+    second.message("chat.b", next);
+    second.socket.line({ op: "ack", id: second.ids[1], topic: "chat.*", positions: {}, replayed: 1, complete: true });
+    second.message("chat.b", next);
+    assert.deepEqual(seen.splice(0), [`name ${next}`, `chat.a ${next}`, `chat.b ${next}`]);
+    assert.deepEqual(gaps.splice(0), begin ? [["chat.a", "history"]] : []);
+  }
+});
+
 test("an earlier server that does not know `recover` gets the subscription without it", limit, async (t) => {
   const { client, sockets } = overSockets(t);
   const subscription = client.subscribe("chat.*", () => {});

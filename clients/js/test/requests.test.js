@@ -115,7 +115,7 @@ test("a publication and a write with an idempotency key are repeated after a los
     const again = await sent(next);
     assert.deepEqual(again.map(({ data, idempotency_key: key }) => [data, key]), keys.slice(0, 3));
     if (round === 1) next.lose();
-    else for (const { id } of again) next.line({ op: "ack", id, seq: 7, duplicate: true });
+    else for (const { id } of again) next.line({ op: "ack", id, seq: 7, repeated: true });
   }
   assert.equal((await all[0]).seq, 7);
   await Promise.all(all);
@@ -126,10 +126,17 @@ test("a request is repeated only while the server remembers its key", limit, asy
   const first = await welcome(sockets);
   const published = client.publish("a", 1, { idempotencyKey: true });
   await sent(first);
+  first.lose();
+  const waiting = client.publish("a", 2, { idempotencyKey: true });
   const now = Date.now();
   t.mock.method(Date, "now", () => now + 241_000);
-  first.lose();
+  const second = await welcome(sockets);
   await assert.rejects(published, { code: "lost", sent: true });
+  // This one was not sent before.
+  const [{ id, data }] = await sent(second);
+  assert.equal(data, 2);
+  second.line({ op: "ack", id });
+  await waiting;
 });
 
 test("a history pages back before a position, and forward with a limit", limit, async (t) => {

@@ -94,9 +94,9 @@ export async function proxy(test, target, { rate = Infinity } = {}) {
     /** Connections so far. */
     get attempts() { return state.attempts; },
     cut,
-    refuse() {
+    refuse({ cuts = true } = {}) {
       state.accepts = false;
-      cut();
+      if (cuts) cut();
     },
     accept() { state.accepts = true; },
     /** Loses every connection that asks for a WebSocket, as some networks do, or no longer. */
