@@ -224,7 +224,9 @@ export class CoreClient {
   async history(topic, range = 100) {
     const options = typeof range === "number" ? { last: range } : range;
     warnUnknown("history", options, `last from before limit ${REQUEST_OPTIONS}`);
-    const { last, from, before, limit } = options;
+    const { last, limit } = options;
+    // A message has further fields.
+    const [from, before] = [options.from, options.before].map((one) => one && { epoch: one.epoch, seq: one.seq });
     const request = { op: "history", topic, last: last ?? (from ? undefined : 100), from, before, limit };
     const { messages, more = false, complete = true } = await this._request(request, options);
     for (const message of messages) if ("b64" in message) message.data = fromBase64(message.b64);
@@ -703,7 +705,7 @@ export class CoreClient {
   #repeat(one) {
     const resolve = (ack) => {
       // Of several subscriptions to a topic, the server tells the first the position.
-      const first = one instanceof Subscription && !("seq" in ack) && this.#others(one).find(({ _isAcknowledged, position }) => _isAcknowledged && position);
+      const first = one instanceof Subscription && !("seq" in ack || ack.positions) && this.#others(one).find(({ _isAcknowledged, position }) => _isAcknowledged && position);
       one._acknowledge(first ? { ...ack, ...first.position } : ack);
     };
     one._id = this.#send({ message: one._request(), resolve, reject: (error) => {
