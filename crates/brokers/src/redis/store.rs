@@ -23,7 +23,8 @@
 //! A hash has the values with their versions and expiries, and sorted sets index them: versions for the changes since a
 //! position, expiries, and removals, which are remembered for 60 s. Time is the server's: each script compares expiries
 //! with it, so that an expired key has no value for readers and writers. One node at a time, by a lease, removes expired
-//! keys and announces that ([`sweep`]).
+//! keys and announces that ([`sweep`]). Options and limits are one argument each, which a script reads once per batch, and
+//! a write leaves the texts that it does not change: `measure_key_writes` prints the cost.
 //!
 //! # Rights
 //! The least rights of an ACL user:

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use redis::Value;
 use sinews_store::{
-    KeyChanges, KeyCommand, KeyCommands, KeyCondition, KeyOutcome, KeyUpdate, KeysWritten, Position,
-    ReadKeys, StoreAnswer, StoreError, StoredKey, StoredKeys, TopicPart,
+    KeyChanges, KeyCommand, KeyCommands, KeyCondition, KeyLimits, KeyOutcome, KeyUpdate, KeysWritten,
+    Position, ReadKeys, StoreAnswer, StoreError, StoredKey, StoredKeys,
 };
 
 use super::RedisStore;
@@ -25,31 +25,19 @@ impl RedisStore {
         if let Some(error) = sizes.filter_map(|value| check_size(value.len()).err()).next() {
             return StoreAnswer::ready(Err(error));
         }
-        let (names, topic) = (&self.shared.names, &*writes.topic);
-        let request = topic_keys(OperationRequest::new(ScriptName::Keys, "write", topic), names, topic)
-            .text(topic.to_owned())
-            .number(writes.limits.keys)
-            .number(writes.limits.bytes)
-            .number(writes.writes.len() as u64)
-            .wait_for_replica(writes.wait_for_replica);
-        let request =
-            writes.writes.into_iter().fold(request, |request, write| add_write(request, names, topic, write));
-        self.shared.queue.submit(request, |reply| {
+        self.shared.queue.submit(write_request(&self.shared.names, writes), |reply| {
             let is_replicated = reply.is_replicated;
             written(reply, is_replicated).ok_or_else(unexpected)
         })
     }
 
     pub(super) fn read_page(&self, read: &ReadKeys) -> StoreAnswer<StoredKeys> {
-        let part = TopicPart::keys(&read.topic);
         // `server cursor`
         let cursor = read.cursor.as_deref().and_then(|cursor| std::str::from_utf8(cursor).ok());
         let Some((server, cursor)) = cursor.unwrap_or(" 0").split_once(' ') else {
             return StoreAnswer::ready(Err(StoreError::Rejected("the cursor is not of this store".into())));
         };
-        let request = OperationRequest::new(ScriptName::Keys, "read", &read.topic)
-            .key(self.shared.names.meta(&part))
-            .key(self.shared.names.channel(&part))
+        let request = topic_keys("read", &self.shared.names, &read.topic)
             .text(server.to_owned())
             .text(cursor.to_owned())
             .number(read.limit.clamp(1, PAGE_KEYS).into())
@@ -58,71 +46,81 @@ impl RedisStore {
     }
 
     pub(super) fn read_changes(&self, topic: &str, after: Position) -> StoreAnswer<KeyChanges> {
-        let request =
-            topic_keys(OperationRequest::new(ScriptName::Keys, "changes", topic), &self.shared.names, topic)
-                .number(after.epoch)
-                .number(after.sequence)
-                .answers(PAGE_BYTES);
+        let request = topic_keys("changes", &self.shared.names, topic)
+            .number(after.epoch)
+            .number(after.sequence)
+            .answers(PAGE_BYTES);
         let decode = move |reply| changes(reply, after.sequence).ok_or_else(unexpected);
         self.shared.queue.submit(request, decode)
     }
 
     pub(super) fn clear_keys(&self, topic: &str) -> StoreAnswer<()> {
-        let request =
-            topic_keys(OperationRequest::new(ScriptName::Keys, "clear", topic), &self.shared.names, topic);
-        self.shared.queue.submit(request.text(topic.to_owned()), |_| Ok(()))
+        self.shared.queue.submit(topic_keys("clear", &self.shared.names, topic), |_| Ok(()))
     }
 }
 
-fn topic_keys(request: OperationRequest, names: &Names, topic: &str) -> OperationRequest {
-    let parts = ["keymeta", "keys", "version", "expiry", "removed"];
-    let request = parts.into_iter().fold(request, |request, part| request.key(names.key(part, topic)));
-    request.key(names.due(super::names::partition(topic)))
+pub(super) fn write_request(names: &Names, writes: KeyCommands) -> OperationRequest {
+    let topic = &*writes.topic;
+    let KeyLimits { keys, bytes } = writes.limits;
+    let request = topic_keys("write", names, topic)
+        .text(format!("{keys} {bytes} {}", writes.writes.len()))
+        .wait_for_replica(writes.wait_for_replica);
+    writes.writes.into_iter().fold(request, |request, write| add_write(request, names, topic, write))
+}
+
+fn topic_keys(operation: &'static str, names: &Names, topic: &str) -> OperationRequest {
+    let request = OperationRequest::new(ScriptName::Keys, operation, topic);
+    request.key(names.key("keys", topic)).text(topic.to_owned())
 }
 
 fn add_write(request: OperationRequest, names: &Names, topic: &str, write: KeyCommand) -> OperationRequest {
-    let kind = if write.value.is_some() { "set" } else { "remove" };
+    let options = options(&write);
+    let request =
+        request.text(write.key.as_bytes().to_vec()).text(write.value.unwrap_or_default()).text(options);
+    match write.once {
+        Some(id) => request.key(names.write_once(topic, &write.key, &id)),
+        None => request,
+    }
+}
+
+/// `kind ttl condition version epoch once-window`; empty for most writes.
+fn options(write: &KeyCommand) -> String {
     let (condition, version, epoch) = match write.condition {
+        None if write.value.is_some() && write.ttl.is_none() && write.once.is_none() => return String::new(),
         None => ("", 0, 0),
         Some(KeyCondition::IfNew) => ("new", 0, 0),
         Some(KeyCondition::IfExists) => ("exists", 0, 0),
         Some(KeyCondition::Version(version)) => ("version", version, 0),
         Some(KeyCondition::At(at)) => ("at", at.sequence, at.epoch),
     };
-    let request = request
-        .text(write.key.as_bytes().to_vec())
-        .text(kind)
-        .text(write.value.unwrap_or_default())
-        .number(write.ttl.map_or(0, milliseconds))
-        .text(condition)
-        .number(version)
-        .number(epoch);
-    match write.once {
-        Some(id) => request.number(milliseconds(ONCE_WINDOW)).key(names.write_once(topic, &write.key, &id)),
-        None => request.number(0),
-    }
+    let kind = if write.value.is_some() { "set" } else { "remove" };
+    let ttl = write.ttl.map_or(0, milliseconds);
+    let window = if write.once.is_some() { milliseconds(ONCE_WINDOW).to_string() } else { String::new() };
+    format!("{kind} {ttl} {condition} {version} {epoch} {window}")
 }
 
+/// Reads `epoch sequence prev` and the outcomes.
 fn written(reply: OperationReply, replicated: bool) -> Option<KeysWritten> {
     let mut values = Values::new(reply.values);
     values.number()?;
-    let (position, prev) = position_and_prev(&values.bytes()?)?;
-    let outcomes = values.array()?.into_iter().map(outcome).collect::<Option<_>>()?;
+    let text = values.bytes()?;
+    let (position, prev) = position_and_prev(&text)?;
+    let outcomes = text.split(|byte| *byte == b' ').skip(3).map(outcome).collect::<Option<_>>()?;
     Some(KeysWritten { position, prev, outcomes, replicated })
 }
 
-fn outcome(value: Value) -> Option<KeyOutcome> {
-    let mut values = Values::new(array(value)?);
-    let kind = values.bytes()?;
-    Some(match &kind[..] {
-        b"changed" => KeyOutcome::Changed(values.number()?),
-        b"unchanged" => KeyOutcome::Unchanged,
-        b"repeated" => KeyOutcome::Repeated(number(&values.bytes()?)),
-        b"exists" => KeyOutcome::Exists(values.number()?),
-        b"missing" => KeyOutcome::Missing,
-        b"other" => KeyOutcome::OtherVersion(values.number()?),
-        b"keys" => KeyOutcome::TooManyKeys,
-        b"bytes" => KeyOutcome::TopicFull,
+fn outcome(text: &[u8]) -> Option<KeyOutcome> {
+    let (kind, version) = text.split_first()?;
+    let version = number(version);
+    Some(match kind {
+        b'c' => KeyOutcome::Changed(version?),
+        b'u' => KeyOutcome::Unchanged,
+        b'r' => KeyOutcome::Repeated(version),
+        b'e' => KeyOutcome::Exists(version?),
+        b'm' => KeyOutcome::Missing,
+        b'o' => KeyOutcome::OtherVersion(version?),
+        b'k' => KeyOutcome::TooManyKeys,
+        b'b' => KeyOutcome::TopicFull,
         _ => return None,
     })
 }

@@ -7,6 +7,7 @@ use sinews_store::{
 
 use super::RedisStore;
 use super::decode::{SpacedFields, Values, array, bytes, entry, position, position_and_prev, unexpected};
+use super::names::Names;
 use super::queue::{OperationReply, OperationRequest};
 use super::script::ScriptName;
 use super::{ONCE_WINDOW, milliseconds};
@@ -22,21 +23,7 @@ impl RedisStore {
         if let Err(error) = super::check_size(append.payload.len()) {
             return StoreAnswer::ready(Err(error));
         }
-        let (names, retention) = (&self.shared.names, &append.retention);
-        let part = TopicPart { topic: append.topic, part: sinews_store::PartKind::Log };
-        let (age, unused) = (retention.age.map_or(0, milliseconds), milliseconds(retention.unused));
-        let request = OperationRequest::new(ScriptName::Log, "append", &part.topic)
-            .key(names.meta(&part))
-            .key(names.channel(&part))
-            .text(append.payload)
-            .text(format!("{} {} {age} {unused}", retention.messages.max(1), retention.bytes))
-            .text(extras(append.once.is_some(), append.if_top))
-            .wait_for_replica(append.wait_for_replica);
-        let request = match append.once {
-            Some(id) => request.key(names.append_once(&part.topic, &id)),
-            None => request,
-        };
-        self.shared.queue.submit(request, appended)
+        self.shared.queue.submit(append_request(&self.shared.names, append), appended)
     }
 
     pub(super) fn read_entries(&self, read: &ReadLog) -> StoreAnswer<LogPage> {
@@ -71,6 +58,23 @@ impl RedisStore {
             .key(self.shared.names.meta(part))
             .key(self.shared.names.channel(part));
         self.shared.queue.submit(request, |_| Ok(()))
+    }
+}
+
+pub(super) fn append_request(names: &Names, append: LogAppend) -> OperationRequest {
+    let retention = &append.retention;
+    let part = TopicPart { topic: append.topic, part: sinews_store::PartKind::Log };
+    let (age, unused) = (retention.age.map_or(0, milliseconds), milliseconds(retention.unused));
+    let request = OperationRequest::new(ScriptName::Log, "append", &part.topic)
+        .key(names.meta(&part))
+        .key(names.channel(&part))
+        .text(append.payload)
+        .text(format!("{} {} {age} {unused}", retention.messages.max(1), retention.bytes))
+        .text(extras(append.once.is_some(), append.if_top))
+        .wait_for_replica(append.wait_for_replica);
+    match append.once {
+        Some(id) => request.key(names.append_once(&part.topic, &id)),
+        None => request,
     }
 }
 

@@ -57,9 +57,8 @@ local now_text = format('%.0f', now)
 
 -- Returns the first sequence by another server than that of the last write: the time in microseconds, since a second
 -- failover may lose this jump, and must not repeat its sequences.
-local function behind_jump(top)
-  return max(top + JUMP, JUMP > 1 and time[1] * 1000000 + time[2] or 0)
-end
+local microseconds = JUMP > 1 and time[1] * 1000000 + time[2] or 0
+local function behind_jump(top) return max(top + JUMP, microseconds) end
 
 local epochs = 0
 local function new_epoch()

@@ -76,6 +76,16 @@ impl OperationRequest {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    #[cfg(test)]
+    pub(super) fn arguments(&self) -> &[Bytes] {
+        &self.arguments
+    }
+
     pub(super) fn key(mut self, key: String) -> Self {
         self.keys.push(key);
         self

@@ -453,10 +453,11 @@ fn changes_before_a_forgotten_removal_are_unknown() {
     }
     // A topic without keys is forgotten later, with everything that it has.
     let _ = write_one(&node, KeyCommand { value: None, ..set("b", "") });
-    let expires = |part| server.run::<i64>(&format!("PTTL {}", names.key(part, "t"))) != -1;
-    assert!(["keymeta", "keys", "version", "expiry", "removed"].into_iter().all(expires));
+    let ttl = |part| server.run::<i64>(&format!("PTTL {}", names.key(part, "t")));
+    assert!(["keymeta", "keys", "version", "expiry", "removed"].into_iter().all(|part| ttl(part) != -1));
     assert!(matches!(write_one(&node, set("c", "x")), KeyOutcome::Changed(_)));
-    assert!(!["keymeta", "version", "removed"].into_iter().any(expires));
+    // The removals may be forgotten by now, and missing.
+    assert!(["keymeta", "version", "removed"].into_iter().all(|part| ttl(part) < 0));
 }
 
 #[test]
