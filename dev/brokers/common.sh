@@ -1,6 +1,6 @@
 # Shared functions of the scripts in this directory. Each starts one broker for tests, on the loopback interface:
 #
-#   kafka.sh|redis.sh|nats.sh|sentinel.sh  fetch | up | down | kill | stop | cont | status
+#   kafka.sh|redis.sh|nats.sh|sentinel.sh|redis-cluster.sh  fetch | up | down | kill | stop | cont | status
 #
 # `fetch` prints the program. `up` prints host:port once the broker answers, and keeps data of an earlier run; `kill` ends it like a crash
 # (SIGKILL) and keeps its data; `stop` and `cont` freeze and resume it; `down` stops it and removes

@@ -67,8 +67,10 @@ pub fn connect(url: &str, settings: &BTreeMap<String, String>) -> Result<Arc<dyn
 }
 
 /// Creates the topic store in a URL: `redis://host:port`, `redis+sentinel://host:port,host…/SERVICE` with the addresses
-/// of sentinels, `redis+unix:///PATH` or `nats://host:port,host…`; with TLS `rediss://`, `rediss+sentinel://` and
-/// `nats+tls://`. Credentials and settings are as in [`connect`].
+/// of sentinels, `redis+cluster://host:port,host…` with some servers of a Redis Cluster, `redis+unix:///PATH` or
+/// `nats://host:port,host…`; with TLS `rediss://`, `rediss+sentinel://`, `rediss+cluster://` and `nats+tls://`. Credentials
+/// and settings are as in [`connect`]. Topics are divided between several Redis servers (`redis://one,two`) or services
+/// (`redis+sentinel://host/ONE,TWO`), by their order.
 ///
 /// The store connects when it is [started](TopicStore::start): [`TopicStore::health`] reports whether it answers.
 ///
@@ -81,12 +83,12 @@ pub fn connect_topic_store(
 ) -> Result<Arc<dyn TopicStore>, BrokerConfigError> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme).to_ascii_lowercase();
     match &*scheme {
-        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+unix" => {
-            redis_store(url, settings)
-        }
+        "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster"
+        | "redis+unix" => redis_store(url, settings),
         "nats" | "nats+tls" => nats_topic_store(url, settings),
         _ => {
-            let reason = "the schemes are redis, rediss, redis+sentinel, rediss+sentinel, redis+unix, nats and nats+tls";
+            let reason = "the schemes are redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster, \
+                          redis+unix, nats and nats+tls";
             Err(BrokerConfigError::Url { scheme, reason: reason.to_owned() })
         }
     }

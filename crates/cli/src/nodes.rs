@@ -14,8 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Arguments of `sinews nodes`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodesArgs {
-    /// Broker of the cluster, as in `sinews serve --cluster`: nats://host:4222, redis://host or
-    /// redis+sentinel://host,host/SERVICE, and ?prefix=NAME
+    /// Broker of the cluster, as in `sinews serve --cluster`: nats://host:4222, redis://host,
+    /// redis+sentinel://host,host/SERVICE or redis+cluster://host,host, and ?prefix=NAME
     #[arg(value_name = "URL", env = "SINEWS_CLUSTER_URL", hide_env_values = true)]
     cluster: String,
 

@@ -173,9 +173,9 @@ impl HubTopics {
         self.stored.get().filter(|_| self.has_history(topic) && !self.is_durable(topic))
     }
 
-    /// For how many milliseconds this node's copies of topics in a store have perhaps been old; `None`: they are not.
-    pub(crate) fn stale_for(&self) -> Option<u64> {
-        self.stored.get()?.stale_for()
+    /// For how many milliseconds this node's copies of a topic in a store have perhaps been old; `None`: they are not.
+    pub(crate) fn stale_for(&self, topic: &str) -> Option<u64> {
+        self.stored.get()?.stale_for(topic)
     }
 
     /// What a reader of a topic's keys waits for; `None` if there is nothing to wait for.

@@ -18,8 +18,6 @@ pub struct Capabilities {
     pub failover_detection: FailoverDetection,
     /// When it loses acknowledged writes.
     pub acked_loss: AckedLoss,
-    /// Supports `wait_for_replica`.
-    pub waits_for_replica: bool,
     /// How exact conditions are.
     pub conditions: ConditionSupport,
     /// Several writes to keys in one topic happen together or not at all.

@@ -82,3 +82,13 @@ impl StoreHealth {
         matches!(self, Self::Up)
     }
 }
+
+/// One of several servers that a store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "a name and its state")]
+pub struct StoreServer {
+    /// Its address, without a secret.
+    pub name: Arc<str>,
+    /// Whether it answers.
+    pub health: StoreHealth,
+}

@@ -18,8 +18,6 @@ pub struct KeyCommands {
     pub writes: Vec<KeyCommand>,
     /// The topic's limits.
     pub limits: KeyLimits,
-    /// Whether to wait for a replica, if the store has asynchronous ones.
-    pub wait_for_replica: bool,
 }
 
 /// Change to one key.
@@ -74,8 +72,6 @@ pub struct KeysWritten {
     pub prev: u64,
     /// One for each write.
     pub outcomes: Vec<KeyOutcome>,
-    /// A replica has the changes, too. `false` if that was not requested.
-    pub replicated: bool,
 }
 
 /// Outcome for a [`KeyCommand`].

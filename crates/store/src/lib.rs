@@ -29,7 +29,7 @@ pub use answer::{StoreAnswer, StoreResponder};
 pub use capabilities::{AckedLoss, Capabilities, ConditionSupport, FailoverDetection};
 pub use chain::{ChainLink, TopicChain};
 pub use copy::{KeyCopy, KeyStep, LogCopy, LogStep};
-pub use error::{StoreError, StoreHealth};
+pub use error::{StoreError, StoreHealth, StoreServer};
 pub use keys::{
     KeyChanges, KeyCommand, KeyCommands, KeyCondition, KeyLimits, KeyOutcome, KeyUpdate, KeysWritten,
     ReadKeys, StoredKey, StoredKeys,

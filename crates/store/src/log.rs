@@ -21,8 +21,6 @@ pub struct LogAppend {
     pub once: Option<Box<str>>,
     /// Appends only behind this position, the last one of the topic.
     pub if_top: Option<Position>,
-    /// Whether to wait for a replica, if the store has asynchronous ones.
-    pub wait_for_replica: bool,
 }
 
 /// What a topic retains. Beyond any limit, the oldest messages expire.
@@ -50,8 +48,6 @@ pub struct LogAppended {
     pub prev: u64,
     /// An earlier message had the same [`LogAppend::once`].
     pub repeated: bool,
-    /// A replica has it, too. `false` if that was not requested.
-    pub replicated: bool,
 }
 
 /// Message in a log.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::answer::StoreAnswer;
 use crate::capabilities::Capabilities;
-use crate::error::StoreHealth;
+use crate::error::{StoreError, StoreHealth, StoreServer};
 use crate::keys::{KeyChanges, KeyCommands, KeyUpdate, KeysWritten, ReadKeys, StoredKeys};
 use crate::log::{LogAppend, LogAppended, LogEntry, LogPage, ReadLog};
 use crate::position::{Position, TopicPart};
@@ -19,8 +19,18 @@ pub trait TopicStore: Send + Sync {
     /// What it promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether it answers.
+    /// Whether it answers, each of its servers included.
     fn health(&self) -> StoreHealth;
+
+    /// Whether the server that has a topic answers.
+    fn topic_health(&self, _topic: &str) -> StoreHealth {
+        self.health()
+    }
+
+    /// The servers of a store that divides topics between several; empty for any other.
+    fn servers(&self) -> Vec<StoreServer> {
+        Vec::new()
+    }
 
     /// Begins to notify `sink`. Called once, before any other operation.
     fn start(&self, sink: Arc<dyn StoreSink>);
@@ -45,8 +55,9 @@ pub trait TopicStore: Send + Sync {
     /// Reads messages. Changes nothing at the store.
     fn read_log(&self, read: ReadLog) -> StoreAnswer<LogPage>;
 
-    /// The last positions in topics; `None` for a topic that does not exist.
-    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>>;
+    /// The last positions in topics; `None` for a topic that does not exist, and an error for one whose server does not
+    /// answer.
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Result<Option<Position>, StoreError>>>;
 
     /// Removes all messages, or all keys, from a topic, which begins a new epoch. Followers are not notified: their audit
     /// finds it, or the next message.

@@ -147,7 +147,6 @@ impl TopicStore for NatsTopicStore {
             keys: true,
             failover_detection: FailoverDetection::Partial,
             acked_loss: AckedLoss::PowerLoss,
-            waits_for_replica: true,
             conditions: ConditionSupport::SpuriousConflicts,
             atomic_keys: true,
             exact_limits: false,
@@ -203,7 +202,7 @@ impl TopicStore for NatsTopicStore {
         self.submit(0, |engine, state| async move { engine.read_log(&state, read).await })
     }
 
-    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>> {
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Result<Option<Position>, StoreError>>> {
         self.submit(0, |engine, state| async move { engine.tops(&state, &parts).await })
     }
 

@@ -36,20 +36,38 @@
 //! ```
 //!
 //! Patterns need `+psubscribe +punsubscribe`, and `allchannels` in place of `&sinews:*`: Redis compares a pattern with
-//! the rights letter by letter.
+//! the rights letter by letter. A Redis Cluster needs further ones, and these for patterns do not exist there:
+//!
+//! ```text
+//! +cluster|nodes +exists +spublish +ssubscribe +sunsubscribe
+//! ```
+//!
+//! # Several servers
+//! [`StoreServers`] divides the partitions between independent servers, or a Redis Cluster does ([`topology`]). Each server has its
+//! own connections, queue, health, scripts and lease, and the rule for lost writes is a matter of one server. In a cluster a
+//! batch has operations in one partition, channels are sharded, and patterns are matched by the nodes: each message is
+//! announced to its partition, too. A slot that moves takes its topics along as if after a failover without a loss: a script
+//! touches each key that it may write before it writes, so that a part of a topic at another server is an error without an
+//! effect. `ASK` is not obeyed: the target would take keys that have not arrived for missing ones.
 
 mod batch;
+mod channel;
 mod connection;
 mod decode;
 mod follow;
 mod keys;
 mod log;
+mod messages;
 mod names;
 mod queue;
 mod random;
 mod script;
+mod servers;
 mod settings;
+mod shared;
+mod store_thread;
 mod sweep;
+mod topology;
 mod windows;
 
 #[cfg(test)]
@@ -57,25 +75,27 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sinews_store::{
     AckedLoss, Capabilities, ConditionSupport, FailoverDetection, FirstValue, KeyChanges, KeyCommands,
     KeysWritten, LogAppend, LogAppended, LogPage, OnceRequest, PartKind, Position, ReadKeys, ReadLog,
-    StoreAnswer, StoreError, StoreHealth, StoreSink, StoredKeys, TakeRequest, TopicPart, TopicStore,
+    StoreAnswer, StoreError, StoreHealth, StoreServer, StoreSink, StoredKeys, TakeRequest, TopicPart,
+    TopicStore,
 };
 use tokio::runtime;
-use tokio::sync::Notify;
 use tokio::task::LocalSet;
 
-use self::connection::StoreThread;
-use self::follow::{FollowSet, FollowedChannel};
-use self::names::Names;
-use self::queue::OperationQueue;
-use self::settings::Settings;
+use self::channel::FollowedChannel;
+use self::connection::ServerThread;
+use self::names::partition;
+use self::servers::{ServerState, StoreServers};
+use self::settings::{Settings, StoreTarget};
+use self::shared::RedisStoreShared;
+use self::store_thread::StoreThread;
+use self::topology::Topology;
 use crate::error::BrokerConfigError;
 use crate::lock::lock;
 
@@ -91,30 +111,6 @@ pub(crate) struct RedisStore {
     settings: Mutex<Option<Settings>>,
 }
 
-/// State that the store's thread shares with callers.
-struct RedisStoreShared {
-    names: Names,
-    queue: OperationQueue,
-    health: Mutex<StoreHealth>,
-    detects_failover: AtomicBool,
-    followed: Mutex<FollowSet>,
-    /// Notified when the parts have changed.
-    followed_changed: Notify,
-    closed: Notify,
-}
-
-impl RedisStoreShared {
-    fn set_detects_failover(&self, is_so: bool) {
-        self.detects_failover.store(is_so, Ordering::Relaxed);
-    }
-
-    fn set_followed(&self, followed: FollowedChannel, is_wanted: bool) {
-        if lock(&self.followed).set(followed, is_wanted) {
-            self.followed_changed.notify_one();
-        }
-    }
-}
-
 /// Creates a store from a URL. It connects when it is started.
 pub(crate) fn connect(
     url: &str,
@@ -125,16 +121,14 @@ pub(crate) fn connect(
 
 impl RedisStore {
     fn new(settings: Settings) -> Self {
-        let reason = "not connected yet";
-        let shared = RedisStoreShared {
-            names: settings.names.clone(),
-            queue: OperationQueue::new(reason),
-            health: Mutex::new(StoreHealth::Away { since: Instant::now(), reason: reason.into() }),
-            detects_failover: AtomicBool::new(true),
-            followed: Mutex::default(),
-            followed_changed: Notify::new(),
-            closed: Notify::new(),
+        let servers = match &settings.target {
+            StoreTarget::Servers(servers) => {
+                let servers = servers.iter().map(|(name, _)| Arc::new(ServerState::new(name, false)));
+                StoreServers::new(servers.collect(), false)
+            }
+            StoreTarget::Cluster(_) => StoreServers::new(Vec::new(), true),
         };
+        let shared = RedisStoreShared::new(settings.names.clone(), servers);
         Self { shared: Arc::new(shared), settings: Mutex::new(Some(settings)) }
     }
 
@@ -143,19 +137,32 @@ impl RedisStore {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = self.shared.clone();
         let run = move || {
-            let engine = Rc::new(StoreThread::new(settings, shared.clone(), sink));
-            let tasks = LocalSet::new();
-            tasks.spawn_local(engine.clone().execute());
-            tasks.spawn_local(engine.subscribe());
-            tasks.block_on(&runtime, shared.closed.notified());
+            LocalSet::new().block_on(&runtime, async {
+                start_tasks(&Rc::new(StoreThread::new(settings, shared.clone(), sink)));
+                shared.closed.notified().await;
+            });
         };
         thread::Builder::new().name("redis-store".to_owned()).spawn(run).map(drop)
     }
 }
 
+/// Starts the tasks of all servers.
+fn start_tasks(store: &Rc<StoreThread>) {
+    match store.settings.target.clone() {
+        StoreTarget::Cluster(seeds) => {
+            drop(tokio::task::spawn_local(Topology::new(store.clone(), seeds).run()));
+        }
+        StoreTarget::Servers(servers) => {
+            for (state, (_, lookup)) in store.shared.servers.all().into_iter().zip(servers) {
+                drop(ServerThread::spawn(store, state, lookup));
+            }
+        }
+    }
+}
+
 impl TopicStore for RedisStore {
     fn capabilities(&self) -> Capabilities {
-        let detects_failover = self.shared.detects_failover.load(Ordering::Relaxed);
+        let detects_failover = self.shared.servers.detect_failover();
         Capabilities {
             engine: "redis",
             logs: true,
@@ -166,7 +173,6 @@ impl TopicStore for RedisStore {
                 FailoverDetection::None
             },
             acked_loss: AckedLoss::Failover,
-            waits_for_replica: true,
             conditions: ConditionSupport::Exact,
             atomic_keys: true,
             exact_limits: true,
@@ -180,15 +186,26 @@ impl TopicStore for RedisStore {
     }
 
     fn health(&self) -> StoreHealth {
-        lock(&self.shared.health).clone()
+        self.shared.servers.health()
+    }
+
+    fn topic_health(&self, topic: &str) -> StoreHealth {
+        self.shared.servers.get(partition(topic)).map_or_else(|health| health, |server| server.health())
+    }
+
+    fn servers(&self) -> Vec<StoreServer> {
+        self.shared.servers.named()
     }
 
     fn start(&self, sink: Arc<dyn StoreSink>) {
         let Some(settings) = lock(&self.settings).take() else { return };
         if let Err(error) = self.run(settings, sink) {
-            let reason: Arc<str> = format!("its thread does not start: {error}").into();
-            self.shared.queue.pause(&reason);
-            *lock(&self.shared.health) = StoreHealth::Away { since: Instant::now(), reason };
+            let reason = format!("its thread does not start: {error}");
+            self.shared.servers.set_missing(&reason);
+            for server in self.shared.servers.all() {
+                server.queue.pause(&reason);
+                server.set_health(false, &reason);
+            }
         }
     }
 
@@ -216,7 +233,7 @@ impl TopicStore for RedisStore {
         self.read_entries(&read)
     }
 
-    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>> {
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Result<Option<Position>, StoreError>>> {
         self.read_tops(&parts)
     }
 
@@ -248,7 +265,7 @@ impl TopicStore for RedisStore {
     }
 
     fn close(&self) {
-        self.shared.queue.close();
+        self.shared.servers.all().iter().for_each(|server| server.queue.close());
         self.shared.closed.notify_one();
     }
 }

@@ -158,7 +158,6 @@ fn message(topic: &str, payload: &str) -> LogAppend {
         retention: RETENTION,
         once: None,
         if_top: None,
-        wait_for_replica: false,
     }
 }
 

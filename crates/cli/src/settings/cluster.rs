@@ -17,8 +17,10 @@ settings! {
     /// A cluster of servers behind a load balancer: messages, members and commands reach the clients of all nodes, over a
     /// broker. Changes of this table need a restart.
     pub(crate) struct ClusterSettings in "cluster", "Cluster" {
-        /// Broker that connects the nodes: nats://host:4222,host, redis://host, redis+unix:///path or
-        /// redis+sentinel://host,host/SERVICE; with TLS nats+tls://, rediss:// and rediss+sentinel://. Behind `?`, joined by
+        /// Broker that connects the nodes: nats://host:4222,host, redis://host, redis+unix:///path,
+        /// redis+sentinel://host,host/SERVICE or redis+cluster://host,host; with TLS nats+tls://, rediss://,
+        /// rediss+sentinel:// and rediss+cluster://. Of several servers or services of Redis, as {cluster.store} has them,
+        /// the first one connects the nodes. Behind `?`, joined by
         /// `&`: `tls.ca=FILE`, `tls.cert=FILE` and `tls.key=FILE`; at NATS `credentials=FILE` or `nkey=FILE`. Publications
         /// to a topic reach the subscribers of all nodes with the same broker and prefix (`?prefix=NAME`, by default
         /// `sinews`). Durable topics need {streams.store}. Histories and keys are in {cluster.store}. Without this setting,
@@ -31,7 +33,11 @@ settings! {
         }
 
         /// Server that stores the histories and keys of topics for all nodes: redis://host, redis+unix:///path,
-        /// redis+sentinel://host,host/SERVICE or nats://host,host; with TLS rediss://, rediss+sentinel:// and nats+tls://.
+        /// redis+sentinel://host,host/SERVICE, redis+cluster://host,host or nats://host,host; with TLS rediss://,
+        /// rediss+sentinel://, rediss+cluster:// and nats+tls://. Topics are divided between several independent servers
+        /// (redis://one,two) or services of Sentinel (/ONE,TWO), by their order. At Redis, `?replica.wait.ms=N` lets each
+        /// write wait up to N milliseconds (1 to 1000) for a replica: an acknowledged write is at a replica, and any other
+        /// gets 503 with `unknown`.
         /// It is Redis or Valkey from version 7.0 on, or NATS from version 2.11 on with JetStream. A client resumes at any
         /// node, and a condition on a key holds for all nodes. The URL has the options of {cluster.url} and its own user and
         /// password. `none`: each node of a cluster has its own histories, and requests for keys get 422. Redis and NATS are

@@ -51,10 +51,13 @@ pub(crate) enum BrokerAddress {
         hosts: Vec<String>,
         service: String,
     },
+    /// Some servers of a Redis Cluster: each of them passes messages to all others.
+    Cluster(Vec<String>),
 }
 
 /// Supported schemes and settings, for errors.
-const SCHEMES: &str = "nats, nats+tls, redis, rediss, redis+unix, redis+sentinel and rediss+sentinel";
+const SCHEMES: &str = "nats, nats+tls, redis, rediss, redis+unix, redis+sentinel, rediss+sentinel, redis+cluster and \
+                       rediss+cluster";
 const SETTINGS: &str = "`prefix`, `tls.ca`, `tls.cert`, `tls.key`, `credentials` and `nkey`";
 
 /// Default prefix for subjects and channels.
@@ -66,10 +69,22 @@ const PREFIX_MAX: usize = 64;
 /// Maximum node name in bytes.
 const NAME_MAX: usize = 64;
 
+impl BrokerAddress {
+    /// The first one of several hosts.
+    fn first(self) -> Self {
+        match self {
+            Self::Hosts(hosts) => Self::Hosts(hosts.into_iter().take(1).collect()),
+            other => other,
+        }
+    }
+}
+
 impl ClusterOptions {
     /// Parses a broker's URL: `nats://[user:password@]host[:port][,host…]` or `redis://…`; with TLS `nats+tls://` and
-    /// `rediss://`. `nats://token@host` has a token. Redis supports one host, a socket (`redis+unix:///path`), or
-    /// Sentinel (`redis+sentinel://host,host…/SERVICE`, with TLS `rediss+sentinel://`).
+    /// `rediss://`. `nats://token@host` has a token. Redis has a host, a socket (`redis+unix:///path`), Sentinel
+    /// (`redis+sentinel://host,host…/SERVICE`, with TLS `rediss+sentinel://`), or a cluster (`redis+cluster://host,host…`,
+    /// with TLS `rediss+cluster://`). If the URL names several independent servers or services, for a topic store, messages
+    /// pass through the first one.
     ///
     /// Settings behind `?`, joined by `&`: `prefix=NAME` separates clusters at one broker: all nodes in a cluster have
     /// the same prefix, `sinews` by default. `tls.ca=FILE` has the trusted certificate authorities in place of the
@@ -93,16 +108,17 @@ impl ClusterOptions {
         let (login, place) = at.map_or((None, rest), |at| (rest.get(..at), rest.get(at + 1..).unwrap_or("")));
         let (engine, has_tls, address) = match &*scheme {
             "nats" | "nats+tls" => (BrokerKind::Nats, scheme == "nats+tls", parse_hosts(place, 4222)?),
-            "redis" | "rediss" => (BrokerKind::Redis, scheme == "rediss", parse_hosts(place, 6379)?),
+            "redis" | "rediss" => (BrokerKind::Redis, scheme == "rediss", parse_hosts(place, 6379)?.first()),
+            "redis+cluster" | "rediss+cluster" => {
+                let hosts = host_list(place.trim_end_matches('/'), 6379)?;
+                (BrokerKind::Redis, scheme == "rediss+cluster", BrokerAddress::Cluster(hosts))
+            }
             "redis+unix" => (BrokerKind::Redis, false, parse_socket(place)?),
             "redis+sentinel" | "rediss+sentinel" => {
                 (BrokerKind::Redis, scheme == "rediss+sentinel", parse_sentinels(place)?)
             }
             _ => return Err(format!("unknown scheme: {SCHEMES} are supported")),
         };
-        if matches!(&address, BrokerAddress::Hosts(hosts) if engine == BrokerKind::Redis && hosts.len() > 1) {
-            return Err("several hosts: Redis supports one, or redis+sentinel://".to_owned());
-        }
         let (user, password) = match login.map(|login| login.split_once(':').unwrap_or((login, ""))) {
             None => (None, None),
             Some((user, password)) => (decoded(user)?, decoded(password)?),
@@ -175,6 +191,7 @@ impl fmt::Display for ClusterOptions {
         match &self.address {
             BrokerAddress::Hosts(hosts) => write!(f, "{scheme}://{}", hosts.join(",")),
             BrokerAddress::Unix(path) => write!(f, "{scheme}+unix://{}", path.display()),
+            BrokerAddress::Cluster(hosts) => write!(f, "{scheme}+cluster://{}", hosts.join(",")),
             BrokerAddress::Sentinels { hosts, service } => {
                 write!(f, "{scheme}+sentinel://{}/{service}", hosts.join(","))
             }
@@ -204,6 +221,8 @@ fn parse_socket(path: &str) -> Result<BrokerAddress, String> {
 fn parse_sentinels(place: &str) -> Result<BrokerAddress, String> {
     let (hosts, service) = place.split_once('/').unwrap_or((place, ""));
     let service = decoded(service.trim_end_matches('/'))?.filter(|service| !service.contains('/'));
+    let first = service.as_deref().and_then(|services| services.split(',').next());
+    let service = first.filter(|service| !service.is_empty()).map(str::to_owned);
     let service = service.ok_or("the URL has no service of Sentinel, as in redis+sentinel://host/SERVICE")?;
     Ok(BrokerAddress::Sentinels { hosts: host_list(hosts, 26379)?, service })
 }
@@ -253,6 +272,11 @@ mod tests {
         let options = ClusterOptions::parse("rediss+sentinel://:pw@one,[::1]:7,two/main%2D1/").unwrap();
         assert_eq!(options.to_string(), "rediss+sentinel://one:26379,[::1]:7,two:26379/main-1");
         assert_eq!((options.has_tls, options.password.as_deref()), (true, Some("pw")));
+        // Messages pass through the first one of independent servers, and through any server of a cluster.
+        let shown = |url: &str| ClusterOptions::parse(url).unwrap().to_string();
+        assert_eq!(shown("redis://one,two:7"), "redis://one:6379");
+        assert_eq!(shown("redis+sentinel://one/main,other"), "redis+sentinel://one:26379/main");
+        assert_eq!(shown("rediss+cluster://one,two:7"), "rediss+cluster://one:6379,two:7");
     }
 
     #[test]
@@ -263,7 +287,8 @@ mod tests {
             ("nats://a:secret@", "no host"),
             ("nats://a:secret@h/path", "path"),
             ("nats://a:secret@h:x1", "not a port"),
-            ("redis://a:secret@h,i", "several hosts"),
+            ("redis://a:secret@h,", "no host"),
+            ("redis+cluster://a:secret@h/path", "path"),
             ("nats://a:secret@h?x=y", "unknown setting"),
             ("nats://a:secret@h?secret", "unknown setting"),
             ("nats://a:secret@h?tls.ca=", "`tls.ca` has no file name"),

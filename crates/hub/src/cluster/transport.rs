@@ -71,7 +71,7 @@ impl BrokerDial {
 
 async fn open(options: ClusterOptions, tls: Option<Arc<ClientConfig>>, attempt: usize) -> Dialed {
     match &options.address {
-        BrokerAddress::Hosts(hosts) => connect(rotated(hosts, attempt)).await,
+        BrokerAddress::Hosts(hosts) | BrokerAddress::Cluster(hosts) => connect(rotated(hosts, attempt)).await,
         BrokerAddress::Unix(path) => {
             let stream = UnixStream::connect(path).await.and_then(UnixStream::into_std);
             let host = path.display().to_string();

@@ -38,10 +38,9 @@ impl Readiness {
         let response = match self.check() {
             Ok(()) => {
                 let unusable = self.services.store.as_ref().map_or_else(String::new, |store| unusable(store));
-                let stored =
-                    self.services.stored.as_ref().map_or_else(String::new, |stored| {
-                        format!("topic store {}\n", stored.capabilities())
-                    });
+                let stored = self.services.stored.as_ref().map_or_else(String::new, |stored| {
+                    format!("topic store {}\n{}", stored.capabilities(), stored.away_servers())
+                });
                 Response::text(format!("ready\n{stored}{unusable}"))
             }
             Err(why) => Response::text(format!("{why}\n")).with_status(503),

@@ -424,7 +424,7 @@ impl JsonClient {
                     ack["complete"] = json!(joined.complete);
                     mark_stale(
                         &mut ack,
-                        self.session.hub().stored(topic).and_then(|stored| stored.stale_for()),
+                        self.session.hub().stored(topic).and_then(|stored| stored.stale_for(topic)),
                     );
                 }
                 // The topic has no history, so earlier messages are unknown.

@@ -61,7 +61,6 @@ pub(super) fn begin(
                 },
                 once: once.map(|name| name.to_string().into()),
                 if_top: if_top.map(Into::into),
-                wait_for_replica: false,
             };
             (*topic, FlightKind::Append(payload, store.append(append)))
         }
@@ -71,7 +70,6 @@ pub(super) fn begin(
                 topic: topic_part(Part::keys(*topic)).topic,
                 writes: writes.clone(),
                 limits: KeyLimits { keys: keys_max, bytes: 1 << 20 },
-                wait_for_replica: false,
             };
             (*topic, FlightKind::Write(writes, store.write_keys(commands)))
         }

@@ -5,8 +5,8 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sinews_store::{
-    KeyChanges, KeyUpdate, LogEntry, LogPage, PartKind, Position, StoreAnswer, StoreHealth, StoreSink,
-    StoredKeys, TopicPart, TopicStore,
+    KeyChanges, KeyUpdate, LogEntry, LogPage, PartKind, Position, StoreAnswer, StoreError, StoreHealth,
+    StoreSink, StoredKeys, TopicPart, TopicStore,
 };
 
 use super::part_copy::{CopyInput, PartCopy};
@@ -33,7 +33,7 @@ pub(super) enum Read {
     Log(Part, StoreAnswer<LogPage>),
     Page(Part, StoreAnswer<StoredKeys>),
     Changes(Part, StoreAnswer<KeyChanges>),
-    Tops(Audit, StoreAnswer<Vec<Option<Position>>>),
+    Tops(Audit, StoreAnswer<Vec<Result<Option<Position>, StoreError>>>),
 }
 
 /// Parts, and their last positions when the store was asked.
@@ -241,8 +241,14 @@ impl Node {
         }
     }
 
-    fn handle_tops(&mut self, audit: &Audit, tops: &[Option<Position>], record: &mut Record) {
+    fn handle_tops(
+        &mut self,
+        audit: &Audit,
+        tops: &[Result<Option<Position>, StoreError>],
+        record: &mut Record,
+    ) {
         for ((part, asked), top) in audit.parts.iter().zip(tops) {
+            let Ok(top) = top else { continue };
             if let Some(copy) = self.parts.get_mut(part) {
                 copy.audited = copy.audited.max(audit.number);
             }

@@ -75,7 +75,6 @@ impl TopicStore for FakeStore {
             keys: true,
             failover_detection: FailoverDetection::Exact,
             acked_loss: AckedLoss::Failover,
-            waits_for_replica: false,
             conditions: ConditionSupport::Exact,
             atomic_keys: true,
             exact_limits: true,
@@ -123,9 +122,9 @@ impl TopicStore for FakeStore {
         self.submit(&topic, move |model, now| (Ok(model.read_log(now, &read)), vec![]))
     }
 
-    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>> {
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Result<Option<Position>, StoreError>>> {
         self.submit("", move |model, now| {
-            (Ok(parts.iter().map(|part| model.top(now, part)).collect()), vec![])
+            (Ok(parts.iter().map(|part| Ok(model.top(now, part))).collect()), vec![])
         })
     }
 

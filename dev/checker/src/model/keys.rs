@@ -108,8 +108,7 @@ impl TopicKeys {
                 }
             }
         });
-        let replicated = commands.wait_for_replica;
-        (KeysWritten { position: self.top, prev, outcomes, replicated }, update)
+        (KeysWritten { position: self.top, prev, outcomes }, update)
     }
 
     pub(super) fn read(&self, now: u64, read: &ReadKeys) -> StoredKeys {

@@ -56,8 +56,7 @@ impl TopicLog {
         self.retention = Some(append.retention);
         self.used = now;
         self.trim(now);
-        let appended =
-            LogAppended { position: self.top, prev, repeated: false, replicated: append.wait_for_replica };
+        let appended = LogAppended { position: self.top, prev, repeated: false };
         if let Some(name) = &append.once {
             self.names.insert(name.clone(), (appended, now + micros(once_window)));
         }

@@ -18,7 +18,6 @@ fn append(payload: &str, once: Option<&str>, if_top: Option<Position>) -> LogApp
         },
         once: once.map(Into::into),
         if_top,
-        wait_for_replica: false,
     }
 }
 
@@ -37,7 +36,7 @@ fn command(key: &str, value: Option<&str>, condition: Option<KeyCondition>) -> K
 
 fn write(model: &mut Model, now: u64, writes: Vec<KeyCommand>) -> (KeysWritten, Vec<Notice>) {
     let limits = KeyLimits { keys: 2, bytes: 12 };
-    model.write_keys(now, &KeyCommands { topic: "a".into(), writes, limits, wait_for_replica: false })
+    model.write_keys(now, &KeyCommands { topic: "a".into(), writes, limits })
 }
 
 /// Writes one key.

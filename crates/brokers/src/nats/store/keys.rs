@@ -138,8 +138,7 @@ impl StoreEngine {
             stream.applied(last).await;
         }
         let (position, prev) = position(&stream, writes, before, &outcomes);
-        let replicated = writes.wait_for_replica && self.has_replicas(&connection);
-        Ok(KeysWritten { position, prev, outcomes, replicated })
+        Ok(KeysWritten { position, prev, outcomes })
     }
 
     async fn write_key(
@@ -333,7 +332,7 @@ impl StoreEngine {
         let remove = |key| KeyCommand { key, value: None, ttl: None, condition: None, once: None };
         let limits = KeyLimits { keys: u64::MAX, bytes: u64::MAX };
         let writes = keys.into_iter().map(remove).collect();
-        let writes = KeyCommands { topic: topic.into(), writes, limits, wait_for_replica: false };
+        let writes = KeyCommands { topic: topic.into(), writes, limits };
         self.write_keys(operation, writes).await.map(drop)
     }
 

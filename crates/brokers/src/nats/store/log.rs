@@ -229,8 +229,6 @@ impl StoreEngine {
             position: Position { epoch: class.epoch, sequence: ack.seq },
             prev,
             repeated: ack.duplicate,
-            // A quorum of the stream's servers has acknowledged it.
-            replicated: append.wait_for_replica && self.has_replicas(connection),
         })
     }
 
@@ -408,7 +406,7 @@ impl StoreEngine {
         &self,
         operation: &OperationState,
         parts: &[TopicPart],
-    ) -> Result<Vec<Option<Position>>, StoreError> {
+    ) -> Result<Vec<Result<Option<Position>, StoreError>>, StoreError> {
         let is_log = |part: &&TopicPart| part.part == PartKind::Log;
         let topics: Vec<&str> = parts.iter().filter(is_log).map(|part| &*part.topic).collect();
         let mut logs = self.log_tops(operation, &topics).await?.into_iter();
@@ -416,7 +414,7 @@ impl StoreEngine {
             PartKind::Log => Ok(logs.next().flatten()),
             PartKind::Keys => self.key_top(&part.topic),
         };
-        parts.iter().map(top).collect()
+        Ok(parts.iter().map(top).collect())
     }
 
     async fn log_tops(

@@ -15,17 +15,22 @@ use sinews_store::StoreError;
 
 use super::queue::{DEADLINE, OperationQueue, OperationReply, StoreOperation};
 use super::random;
-use super::script::{ScriptName, Scripts};
+use super::script::ScriptName;
+use super::store_thread::StoreThread;
 use crate::redis::error::{is_answer, rejection, with_remedy};
 
 /// Maximum batches of one script in flight.
 const BATCHES_IN_FLIGHT: usize = 16;
-/// Time that a batch waits for a replica. The connection executes nothing meanwhile.
-const REPLICA_TIMEOUT: Duration = Duration::from_millis(100);
 /// Time without a replica's acknowledgement after which another batch waits for one.
 const REPLICA_RETRY: Duration = Duration::from_secs(1);
 /// Codes of answers that only another server, or a later one, gives differently.
 const AWAY_CODES: [&str; 5] = ["READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "BUSY"];
+/// Codes of a server of a Redis Cluster that does not have the slot.
+const SLOT_CODES: [&str; 2] = ["MOVED", "CLUSTERDOWN"];
+/// Codes while a slot moves, and the error of a script that then finds a key missing.
+const MOVING_CODES: [&str; 2] = ["ASK", "TRYAGAIN"];
+const MOVING: &str = "Redis moves the topic to another server; retry";
+const MOVING_KEY: &str = "a non local key";
 
 /// Facts about a connection that its senders share.
 #[derive(Default)]
@@ -38,7 +43,7 @@ pub(super) struct ReplicaAcks {
 
 /// The batches of one script on one connection.
 pub(super) struct BatchSender<'a> {
-    pub(super) scripts: &'a Scripts,
+    pub(super) store: &'a StoreThread,
     pub(super) script: ScriptName,
     /// The hash by which Redis knows the script; `None`: each call sends the text.
     pub(super) hash: Option<String>,
@@ -52,8 +57,9 @@ pub(super) struct SentBatches<'a> {
     queue: &'a OperationQueue,
     /// Batches in flight, oldest first.
     sent: VecDeque<Vec<StoreOperation>>,
-    /// Batches that found no script.
+    /// Batches that found no script, or a key that moves.
     unexecuted: Vec<StoreOperation>,
+    /// The next call stores the script.
     sends_text: bool,
 }
 
@@ -110,8 +116,6 @@ impl BatchSender<'_> {
                         return reason;
                     }
                     if answers.is_empty() && !self.state.unexecuted.is_empty() {
-                        // The next call stores the script.
-                        self.state.sends_text = true;
                         self.state.queue.put_back(std::mem::take(&mut self.state.unexecuted));
                     }
                 }
@@ -123,11 +127,13 @@ impl BatchSender<'_> {
     fn send(&mut self) -> Option<BatchInFlight> {
         let batch = self.state.queue.take(self.script);
         let deadline = batch.iter().map(|operation| operation.submitted).min()? + DEADLINE;
-        let waits = batch.iter().any(|operation| operation.wait_for_replica) && self.may_wait();
+        let has_write = batch.iter().any(|operation| operation.is_write);
+        let replica_wait = self.store.settings.replica_wait.filter(|_| has_write && self.may_wait());
         let mut pipeline = redis::pipe();
         pipeline.ignore_errors().add_command(self.call(&batch));
-        if waits {
-            pipeline.cmd("WAIT").arg(1).arg(REPLICA_TIMEOUT.as_millis() as u64);
+        if let Some(time) = replica_wait {
+            // The connection executes nothing meanwhile.
+            pipeline.cmd("WAIT").arg(1).arg(time.as_millis() as u64);
         }
         self.state.sent.push_back(batch);
         let mut connection = self.connection.clone();
@@ -145,7 +151,7 @@ impl BatchSender<'_> {
     fn call(&self, batch: &[StoreOperation]) -> Cmd {
         let mut call = match &self.hash {
             Some(hash) if !self.state.sends_text => cmd("EVALSHA").arg(hash).to_owned(),
-            _ => cmd("EVAL").arg(self.scripts.text(self.script)).to_owned(),
+            _ => cmd("EVAL").arg(self.store.scripts.text(self.script)).to_owned(),
         };
         call.arg(batch.iter().map(|operation| operation.keys.len()).sum::<usize>());
         for key in batch.iter().flat_map(|operation| &operation.keys) {
@@ -193,7 +199,24 @@ impl BatchSender<'_> {
     fn handle_error(&mut self, batch: Vec<StoreOperation>, error: RedisError) -> Option<String> {
         match error.code() {
             Some("NOSCRIPT") => {
+                self.state.sends_text = true;
                 self.state.unexecuted.extend(batch);
+                None
+            }
+            // Perhaps one of them has a key that moves.
+            Some(code) if MOVING_CODES.contains(&code) && batch.len() > 1 => {
+                let alone = batch.into_iter().map(|operation| StoreOperation { is_alone: true, ..operation });
+                self.state.unexecuted.extend(alone);
+                None
+            }
+            Some(code) if MOVING_CODES.contains(&code) => {
+                self.fail(batch, &moving());
+                None
+            }
+            Some(code) if SLOT_CODES.contains(&code) => {
+                self.store.slots_moved.notify_one();
+                let reason = rejection(&cmd("EVALSHA"), &error);
+                self.fail(batch, &StoreError::Away(reason.into()));
                 None
             }
             Some(code) if AWAY_CODES.contains(&code) => {
@@ -234,9 +257,13 @@ impl BatchSender<'_> {
         }
         let mut reason = None;
         for operation in batch {
-            let is_replicated = is_replicated && operation.wait_for_replica;
-            let answer = reply(values.next(), is_replicated);
-            if let Err(StoreError::Away(away)) = &answer {
+            let answer = match (reply(values.next()), self.store.settings.replica_wait) {
+                (Ok(_), Some(time)) if operation.is_write && !is_replicated => Err(unreplicated(time)),
+                (answer, _) => answer,
+            };
+            if let Err(StoreError::Away(away)) = &answer
+                && **away != *MOVING
+            {
                 reason = Some(away.to_string());
             }
             self.state.queue.answer(operation, answer);
@@ -244,7 +271,7 @@ impl BatchSender<'_> {
         reason
     }
 
-    /// Rejects operations that found no script, and whose successors on the same topic were executed.
+    /// Rejects operations that were not executed, and whose successors on the same topic were executed.
     fn reject_overtaken(&mut self, executed: &[StoreOperation]) {
         if self.state.unexecuted.is_empty() {
             return;
@@ -254,7 +281,10 @@ impl BatchSender<'_> {
         let (overtaken, rest): (Vec<_>, Vec<_>) =
             unexecuted.into_iter().partition(|operation| topics.contains(&*operation.topic));
         self.state.unexecuted = rest;
-        self.fail(overtaken, &StoreError::Away("Redis has lost its scripts".into()));
+        self.fail(
+            overtaken,
+            &StoreError::Away("Redis has lost its scripts, or moves the topic; retry".into()),
+        );
     }
 
     fn fail(&self, batch: Vec<StoreOperation>, error: &StoreError) {
@@ -264,8 +294,18 @@ impl BatchSender<'_> {
     }
 }
 
+fn unreplicated(time: Duration) -> StoreError {
+    let text =
+        format!("no replica has confirmed the write within {} ms (`replica.wait.ms`)", time.as_millis());
+    StoreError::Unknown(text.into())
+}
+
+fn moving() -> StoreError {
+    StoreError::Away(MOVING.into())
+}
+
 /// Reads one operation's answer.
-fn reply(value: Option<Value>, is_replicated: bool) -> Result<OperationReply, StoreError> {
+fn reply(value: Option<Value>) -> Result<OperationReply, StoreError> {
     let values = match value {
         Some(Value::Array(values)) => values,
         // A successful operation with one value.
@@ -274,12 +314,13 @@ fn reply(value: Option<Value>, is_replicated: bool) -> Result<OperationReply, St
     };
     let (status, text) = match &values[..] {
         [Value::Int(status), Value::BulkString(text), ..] if *status < 0 => (*status, text),
-        _ => return Ok(OperationReply { values, is_replicated }),
+        _ => return Ok(values),
     };
     let text = String::from_utf8_lossy(text);
     let code = text.split(' ').next().unwrap_or_default();
     let reason = format!("Redis: {}", with_remedy(&text));
     Err(match status {
+        -1 if text.contains(MOVING_KEY) => moving(),
         _ if AWAY_CODES.contains(&code) => StoreError::Away(reason.into()),
         -1 => StoreError::Rejected(reason.into()),
         _ => StoreError::Unknown(reason.into()),

@@ -4,20 +4,20 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, select_all};
 use redis::aio::{MultiplexedConnection, SendError};
 use redis::{AsyncConnectionConfig, ConnectionAddr, ProtocolVersion, PushInfo, PushKind, RedisError, cmd};
-use sinews_store::{StoreHealth, StoreSink};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
-use super::RedisStoreShared;
 use super::batch::{BatchSender, ReplicaAcks, SentBatches};
 use super::queue::DEADLINE;
-use super::script::{ScriptName, Scripts};
-use super::settings::{CONNECT_TIMEOUT, Settings};
-use crate::lock::lock;
+use super::script::ScriptName;
+use super::servers::ServerState;
+use super::settings::{CONNECT_TIMEOUT, ServerLookup};
+use super::store_thread::StoreThread;
 use crate::reconnect::ReconnectDelay;
 use crate::redis::error::rejection;
 
@@ -28,33 +28,41 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// The first major version with all commands.
 const VERSION_MIN: u32 = 7;
 
-/// State on the store's thread.
-pub(super) struct StoreThread {
-    pub(super) settings: Settings,
-    pub(super) shared: Arc<RedisStoreShared>,
-    pub(super) sink: Arc<dyn StoreSink>,
-    scripts: Scripts,
-    /// The server of the last connection for operations, for subscriptions.
-    pub(super) server: RefCell<Option<ConnectionAddr>>,
-    /// Notified when the server has changed.
-    pub(super) server_changed: Notify,
+/// State of one server on the store's thread.
+pub(super) struct ServerThread {
+    pub(super) store: Rc<StoreThread>,
+    pub(super) state: Arc<ServerState>,
+    lookup: ServerLookup,
+    /// The address of the last connection for operations, for subscriptions.
+    pub(super) address: RefCell<Option<ConnectionAddr>>,
+    /// Notified when the address has changed.
+    pub(super) address_changed: Notify,
     is_connected: Cell<bool>,
     is_following: Cell<bool>,
 }
 
-impl StoreThread {
-    pub(super) fn new(settings: Settings, shared: Arc<RedisStoreShared>, sink: Arc<dyn StoreSink>) -> Self {
-        let scripts = Scripts::new(settings.rules);
-        Self {
-            settings,
-            shared,
-            sink,
-            scripts,
-            server: RefCell::default(),
-            server_changed: Notify::new(),
+impl ServerThread {
+    /// Starts the tasks of a server.
+    pub(super) fn spawn(
+        store: &Rc<StoreThread>,
+        state: Arc<ServerState>,
+        lookup: ServerLookup,
+    ) -> Vec<JoinHandle<()>> {
+        let server = Rc::new(Self {
+            store: store.clone(),
+            state,
+            lookup,
+            address: RefCell::default(),
+            address_changed: Notify::new(),
             is_connected: Cell::new(false),
             is_following: Cell::new(false),
-        }
+        });
+        vec![tokio::task::spawn_local(server.clone().execute()), tokio::task::spawn_local(server.subscribe())]
+    }
+
+    /// Its name in logs, without a secret.
+    pub(super) fn name(&self) -> &str {
+        if self.state.name.is_empty() { &self.store.settings.name } else { &self.state.name }
     }
 
     /// Executes operations, and reconnects, until the store is closed.
@@ -65,7 +73,7 @@ impl StoreThread {
                 Ok((connection, ended)) => self.serve(connection, &ended).await,
                 Err(reason) => reason,
             };
-            self.shared.queue.pause(&reason);
+            self.state.queue.pause(&self.state.fault(&reason));
             self.is_connected.set(false);
             self.update_health(&reason);
             delay.wait().await;
@@ -74,7 +82,7 @@ impl StoreThread {
 
     /// Opens a connection, and returns the notification of its end, too.
     async fn connect(&self) -> Result<(MultiplexedConnection, Arc<Notify>), String> {
-        let server = self.settings.primary().await?;
+        let server = self.store.settings.primary(&self.lookup).await?;
         let ended = Arc::new(Notify::new());
         let end = ended.clone();
         let settings = AsyncConnectionConfig::new()
@@ -86,14 +94,14 @@ impl StoreThread {
             })
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(CONNECT_TIMEOUT));
-        let client = self.settings.client(&server, ProtocolVersion::RESP3)?;
+        let client = self.store.settings.client(&server, ProtocolVersion::RESP3)?;
         let connected = client.get_multiplexed_async_connection_with_config(&settings).await;
         let mut connection = connected.map_err(|error| error.to_string())?;
         self.check(&mut connection).await?;
         // Each batch has a deadline of its own.
         connection.set_response_timeout(DEADLINE + SILENCE_MAX);
-        if self.server.replace(Some(server.clone())).as_ref() != Some(&server) {
-            self.server_changed.notify_one();
+        if self.address.replace(Some(server.clone())).as_ref() != Some(&server) {
+            self.address_changed.notify_one();
         }
         Ok((connection, ended))
     }
@@ -120,15 +128,15 @@ impl StoreThread {
             tracing::warn!(
                 "{}: maxmemory-policy is {policy}, by which Redis removes topics when its memory is full; \
                  set noeviction",
-                self.settings.name
+                self.name()
             );
         }
-        let detects_failover = info.contains_key(self.settings.rules.id_field);
-        self.shared.set_detects_failover(detects_failover);
+        let detects_failover = info.contains_key(self.store.settings.rules.id_field);
+        self.state.set_detects_failover(detects_failover);
         if !detects_failover {
             tracing::warn!(
                 "{}: the server names no replication id; each change of the server begins a new epoch of all topics",
-                self.settings.name
+                self.name()
             );
         }
         Ok(())
@@ -143,12 +151,12 @@ impl StoreThread {
         for script in ScriptName::ALL {
             let mut loading = connection.clone();
             let mut command = cmd("SCRIPT");
-            command.arg("LOAD").arg(self.scripts.text(script));
+            command.arg("LOAD").arg(self.store.scripts.text(script));
             // Without the right to store it, each call sends it.
             let hash = command.query_async(&mut loading).await.ok();
-            let state = SentBatches::new(&self.shared.queue);
-            let (scripts, connection, replicas) = (&self.scripts, connection.clone(), &replicas);
-            tasks.push(Box::pin(BatchSender { scripts, script, hash, connection, replicas, state }.run()));
+            let state = SentBatches::new(&self.state.queue);
+            let (store, connection, replicas) = (&*self.store, connection.clone(), &replicas);
+            tasks.push(Box::pin(BatchSender { store, script, hash, connection, replicas, state }.run()));
         }
         tasks.push(Box::pin(probe(connection)));
         tasks.push(Box::pin(self.sweep()));
@@ -156,7 +164,7 @@ impl StoreThread {
             ended.notified().await;
             "the connection was closed".to_owned()
         }));
-        self.shared.queue.open();
+        self.state.queue.open();
         self.is_connected.set(true);
         self.update_health("");
         select_all(tasks).await.0
@@ -168,29 +176,17 @@ impl StoreThread {
         self.update_health(reason);
     }
 
-    /// Notifies the sink if the health has changed.
     fn update_health(&self, reason: &str) {
         let is_up = self.is_connected.get() && self.is_following.get();
-        let mut health = lock(&self.shared.health);
-        let next = match &*health {
-            StoreHealth::Up if is_up => return,
-            _ if is_up => StoreHealth::Up,
-            _ if reason.is_empty() => return,
-            StoreHealth::Away { reason: old, .. } if **old == *reason => return,
-            StoreHealth::Away { since, .. } => StoreHealth::Away { since: *since, reason: reason.into() },
-            _ => StoreHealth::Away { since: Instant::now(), reason: reason.into() },
-        };
-        let has_changed = next.is_up() != health.is_up();
-        *health = next.clone();
-        drop(health);
-        if has_changed && is_up {
-            tracing::info!("{} answers", self.settings.name);
-        } else if has_changed {
-            tracing::warn!("{} does not answer: {reason}", self.settings.name);
+        if self.state.set_health(is_up, reason) {
+            if is_up {
+                tracing::info!("{} answers", self.name());
+            } else {
+                tracing::warn!("{} does not answer: {reason}", self.name());
+                self.store.slots_moved.notify_one();
+            }
         }
-        if has_changed {
-            self.sink.health_changed(next);
-        }
+        self.store.report_health();
     }
 }
 

@@ -57,6 +57,14 @@ pub(super) fn appended(message: Bytes) -> Option<(u64, LogEntry)> {
     Some((fields.number()?, entry(fields)?))
 }
 
+/// Reads a message for all logs of a partition: the number of bytes of a log's name, the name, and a message of a log.
+pub(super) fn appended_to(message: Bytes) -> Option<(Arc<str>, u64, LogEntry)> {
+    let mut fields = SpacedFields::new(message);
+    let bytes = usize::try_from(fields.number()?).ok()?;
+    let log = fields.key(bytes)?;
+    Some((log, fields.number()?, entry(fields)?))
+}
+
 /// Reads a message of keys: `epoch top prev skipped`, and for each change `version ttl key-bytes value-bytes`, the key and the
 /// value; a `-` in the place of `value-bytes` is a removal.
 pub(super) fn keys_changed(message: Bytes) -> Option<KeyUpdate> {

@@ -1,288 +1,257 @@
-//! The connection for subscriptions.
+//! The connection for subscriptions to one server.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::StreamExt;
-use futures_util::future::{Either, select};
-use redis::aio::PubSubSink;
-use redis::{Msg, ProtocolVersion, RedisError, Value, cmd};
-use sinews_store::{PartKind, TopicPart};
+use futures_util::future::{Either, LocalBoxFuture, select, select_all};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ProtocolVersion, RedisError, RedisResult, Value, cmd};
 
-use super::connection::{SILENCE_MAX, StoreThread};
-use super::decode;
-use super::names::{Names, matches};
+use super::channel::FollowedChannel;
+use super::connection::{SILENCE_MAX, ServerThread};
+use super::messages::PushedMessages;
+use super::names::partition;
 use super::settings::CONNECT_TIMEOUT;
 use crate::lock::lock;
 use crate::reconnect::ReconnectDelay;
-use crate::redis::error::rejection;
+use crate::redis::error::{is_answer, rejection};
 
-/// Maximum channels in a command.
+/// Maximum channels in one request.
 const CHANNELS_MAX: usize = 512;
 /// Interval of probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// What a node follows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum FollowedChannel {
-    Part(TopicPart),
-    /// The logs in all topics that match a pattern.
-    Pattern(Box<str>),
-}
-
-/// Parts and patterns that this node follows, and those for which that has changed.
-#[derive(Default)]
-pub(super) struct FollowSet {
-    wanted: HashSet<FollowedChannel>,
-    changed: HashSet<FollowedChannel>,
-}
-
-impl FollowSet {
-    /// Adds or removes; returns whether anything has changed.
-    pub(super) fn set(&mut self, followed: FollowedChannel, is_wanted: bool) -> bool {
-        let has_changed =
-            if is_wanted { self.wanted.insert(followed.clone()) } else { self.wanted.remove(&followed) };
-        has_changed && self.changed.insert(followed)
-    }
-}
+/// Codes of a server of a Redis Cluster that does not have the slot.
+const SLOT_CODES: [&str; 4] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
 
 /// One connection's state.
 struct ChannelSubscriptions {
-    sink: PubSubSink,
+    connection: MultiplexedConnection,
+    messages: PushedMessages,
     subscribed: HashSet<FollowedChannel>,
-    /// Patterns by their glob.
-    patterns: BTreeMap<String, Vec<Box<str>>>,
 }
 
-impl StoreThread {
+/// A command for one channel.
+struct ChannelCommand {
+    name: &'static str,
+    channel: String,
+}
+
+/// Why a connection has something to do.
+enum Wakeup {
+    Followed,
+    Address,
+    Ended(String),
+}
+
+impl ServerThread {
     /// Subscribes, and reconnects, until the store is closed.
     pub(super) async fn subscribe(self: Rc<Self>) {
         let mut delay = ReconnectDelay::default();
         loop {
-            while self.server.borrow().is_none() {
-                self.server_changed.notified().await;
+            while self.address.borrow().is_none() {
+                self.address_changed.notified().await;
             }
-            let reason = self.listen().await;
+            let Err(reason) = self.listen().await else { continue };
             self.set_following(false, &format!("subscriptions: {reason}"));
             delay.wait().await;
         }
     }
 
-    /// Subscribes and passes messages on, until the connection fails. Returns the reason.
-    async fn listen(&self) -> String {
-        match self.listen_until_error().await {
-            Ok(reason) => reason.to_owned(),
-            Err(error) => error,
-        }
-    }
-
-    async fn listen_until_error(&self) -> Result<&'static str, String> {
-        let Some(server) = self.server.borrow().clone() else { return Ok("the server is unknown") };
-        let client = self.settings.client(&server, ProtocolVersion::RESP2)?;
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, client.get_async_pubsub()).await;
-        let connected = connected.map_err(|_| "no answer to the login".to_owned())?;
-        let (sink, mut messages) = connected.map_err(|error| error.to_string())?.split();
-        let probing = sink.clone();
-        let mut all = ChannelSubscriptions { sink, subscribed: HashSet::new(), patterns: BTreeMap::new() };
-        let wanted: HashSet<FollowedChannel> = {
-            let mut set = lock(&self.shared.followed);
-            set.changed.clear();
-            set.wanted.clone()
-        };
-        self.apply(&mut all, wanted.into_iter().map(|followed| (followed, true)).collect()).await?;
+    /// Subscribes and passes messages on, until the connection fails, or has to be another one.
+    async fn listen(&self) -> Result<(), String> {
+        let Some(address) = self.address.borrow().clone() else { return Ok(()) };
+        let messages =
+            PushedMessages::new(self.store.shared.names.clone(), self.store.sink.clone(), self.name());
+        let receiver = messages.clone();
+        let settings = AsyncConnectionConfig::new()
+            .set_push_sender(move |push| {
+                receiver.handle(push);
+                Ok::<_, redis::aio::SendError>(())
+            })
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(SILENCE_MAX));
+        let client = self.store.settings.client(&address, ProtocolVersion::RESP3)?;
+        let connected = client.get_multiplexed_async_connection_with_config(&settings).await;
+        let connection = connected.map_err(|error| error.to_string())?;
+        let mut probe = pin!(probe(connection.clone()));
+        let mut all = ChannelSubscriptions { connection, messages, subscribed: HashSet::new() };
+        self.state.take_changes();
+        let wanted = lock(&self.store.shared.followed).iter().cloned().collect();
+        self.apply(&mut all, wanted).await?;
         self.set_following(true, "");
-        let mut probe = pin!(probe(probing));
         loop {
-            let changed = pin!(self.shared.followed_changed.notified());
-            let moved = pin!(self.server_changed.notified());
-            let requests = select(select(changed, moved), probe.as_mut());
-            match select(messages.next(), requests).await {
-                Either::Left((Some(message), _)) => self.pass_on(&all, &message),
-                // Redis closes the connection of a subscriber that is too slow.
-                Either::Left((None, _)) => return Ok("Redis has closed the connection"),
-                Either::Right((Either::Left((Either::Left(_), _)), _)) => {
-                    let changes = self.changes();
+            let wakeups: [LocalBoxFuture<'_, Wakeup>; 4] = [
+                Box::pin(async {
+                    self.state.followed_changed.notified().await;
+                    Wakeup::Followed
+                }),
+                Box::pin(async {
+                    self.address_changed.notified().await;
+                    Wakeup::Address
+                }),
+                Box::pin(async {
+                    self.state.partitions_changed.notified().await;
+                    Wakeup::Ended("its slots have changed".to_owned())
+                }),
+                Box::pin(async { Wakeup::Ended(all.messages.ended().await.to_owned()) }),
+            ];
+            let wakeup = match select(select_all(wakeups), probe.as_mut()).await {
+                Either::Left(((wakeup, ..), _)) => wakeup,
+                Either::Right((reason, _)) => Wakeup::Ended(reason),
+            };
+            match wakeup {
+                Wakeup::Followed => {
+                    let changes = self.state.take_changes();
                     self.apply(&mut all, changes).await?;
                 }
-                Either::Right((Either::Left((Either::Right(_), _)), _)) => {
-                    if self.server.borrow().as_ref() != Some(&server) {
-                        return Ok("another server is the primary");
-                    }
+                Wakeup::Address if self.address.borrow().as_ref() == Some(&address) => {}
+                Wakeup::Address => return Err("another server is the primary".to_owned()),
+                Wakeup::Ended(reason) => {
+                    self.store.slots_moved.notify_one();
+                    return Err(reason);
                 }
-                Either::Right((Either::Right((reason, _)), _)) => return Err(reason),
             }
         }
     }
 
-    fn changes(&self) -> Vec<(FollowedChannel, bool)> {
-        let mut set = lock(&self.shared.followed);
-        let changed = std::mem::take(&mut set.changed);
-        changed
-            .into_iter()
-            .map(|followed| {
-                let is_wanted = set.wanted.contains(&followed);
-                (followed, is_wanted)
-            })
-            .collect()
+    /// Whether this server announces the changes.
+    fn has(&self, followed: &FollowedChannel) -> bool {
+        match followed {
+            FollowedChannel::Part(part) => {
+                let server = self.store.shared.servers.get(partition(&part.topic));
+                server.is_ok_and(|server| std::sync::Arc::ptr_eq(&server, &self.state))
+            }
+            FollowedChannel::Pattern(_) => true,
+        }
     }
 
-    /// Subscribes to the wanted ones, and ends the subscriptions of the others.
+    /// Subscribes to those that are wanted, and ends the subscriptions of the others.
     async fn apply(
         &self,
         all: &mut ChannelSubscriptions,
-        changes: Vec<(FollowedChannel, bool)>,
+        changes: HashSet<FollowedChannel>,
     ) -> Result<(), String> {
-        let names = &self.settings.names;
-        let (wanted, unwanted): (Vec<_>, Vec<_>) = changes.into_iter().partition(|(_, is_wanted)| *is_wanted);
-        for (followed, _) in unwanted {
-            if all.subscribed.remove(&followed) {
-                all.unsubscribe(names, &followed).await?;
-            }
-        }
-        let (mut parts, mut patterns) = (Vec::new(), Vec::new());
-        for (followed, _) in wanted {
-            match followed {
+        let (mut wanted, mut commands) = (Vec::new(), Vec::new());
+        for followed in changes {
+            let is_wanted = lock(&self.store.shared.followed).contains(&followed) && self.has(&followed);
+            match (is_wanted, all.subscribed.contains(&followed)) {
                 // It was unfollowed and followed again meanwhile.
-                ref known if all.subscribed.contains(known) => self.confirm(&followed),
-                FollowedChannel::Part(_) => parts.push(followed),
-                FollowedChannel::Pattern(_) => patterns.push(followed),
+                (true, true) => self.store.sink.following(&followed.part()),
+                (true, false) => wanted.push(followed),
+                (false, true) => {
+                    commands.extend(self.commands(all, &followed, false));
+                    all.subscribed.remove(&followed);
+                }
+                (false, false) => {}
             }
         }
-        for followed in [parts, patterns] {
-            let mut batches: Vec<Vec<FollowedChannel>> =
-                followed.chunks(CHANNELS_MAX).map(<[_]>::to_vec).collect();
-            while let Some(mut batch) = batches.pop() {
-                match all.subscribe(names, &batch).await? {
-                    Ok(()) => batch.iter().for_each(|followed| self.confirm(followed)),
-                    // Redis subscribes to none if it rejects one.
-                    Err(_) if batch.len() > 1 => {
-                        let rest = batch.split_off(batch.len() / 2);
-                        batches.extend([batch, rest]);
+        all.send(&commands).await?;
+        let patterns = wanted.extract_if(.., |followed| matches!(followed, FollowedChannel::Pattern(_)));
+        let patterns: Vec<_> = patterns.collect();
+        for batch in wanted.chunks(CHANNELS_MAX).chain(patterns.chunks(1)) {
+            let mut commands = Vec::new();
+            let mut ends = Vec::new();
+            for followed in batch {
+                commands.extend(self.commands(all, followed, true));
+                ends.push(commands.len());
+            }
+            let rejections = all.send(&commands).await?;
+            let mut start = 0;
+            for (followed, end) in batch.iter().zip(ends) {
+                match rejections.get(start..end).unwrap_or_default().iter().flatten().next() {
+                    None => {
+                        all.subscribed.insert(followed.clone());
+                        self.store.sink.following(&followed.part());
                     }
-                    Err(reason) => self.sink.not_following(&part(&batch[0]), &reason),
+                    Some(reason) => {
+                        all.messages.set_pattern(followed, false);
+                        self.store.sink.not_following(&followed.part(), reason);
+                    }
                 }
+                start = end;
             }
         }
         Ok(())
     }
 
-    fn confirm(&self, followed: &FollowedChannel) {
-        self.sink.following(&part(followed));
-    }
-
-    fn pass_on(&self, all: &ChannelSubscriptions, message: &Msg) {
-        let Some(TopicPart { topic, part }) = self.settings.names.part(message.get_channel_name()) else {
-            return;
+    /// The commands that begin or end a subscription.
+    fn commands(
+        &self,
+        all: &ChannelSubscriptions,
+        followed: &FollowedChannel,
+        begins: bool,
+    ) -> Vec<ChannelCommand> {
+        let (names, servers) = (&self.store.shared.names, &self.store.shared.servers);
+        let is_first_or_last = all.messages.set_pattern(followed, begins);
+        let name = match (servers.is_cluster, followed, begins) {
+            (true, _, true) => "SSUBSCRIBE",
+            (true, _, false) => "SUNSUBSCRIBE",
+            (false, FollowedChannel::Part(_), true) => "SUBSCRIBE",
+            (false, FollowedChannel::Part(_), false) => "UNSUBSCRIBE",
+            (false, FollowedChannel::Pattern(_), true) => "PSUBSCRIBE",
+            (false, FollowedChannel::Pattern(_), false) => "PUNSUBSCRIBE",
         };
-        if let Ok(Some(glob)) = message.get_pattern::<Option<String>>() {
-            let patterns = all.patterns.get(&glob).map(Vec::as_slice).unwrap_or_default();
-            if !patterns.iter().any(|pattern| matches(pattern, &topic)) {
-                return;
+        let channels: BTreeSet<String> = match followed {
+            FollowedChannel::Part(part) => BTreeSet::from([names.channel(part)]),
+            _ if !is_first_or_last => BTreeSet::new(),
+            FollowedChannel::Pattern(_) if servers.is_cluster => {
+                servers.partitions_of(&self.state).into_iter().map(|number| names.appends(number)).collect()
             }
+            FollowedChannel::Pattern(pattern) => BTreeSet::from([names.glob(pattern)]),
+        };
+        if servers.is_cluster {
+            all.messages.set_sharded(&channels, begins);
         }
-        let payload = Bytes::copy_from_slice(message.get_payload_bytes());
-        match part {
-            PartKind::Log => {
-                if let Some((epoch, entry)) = decode::appended(payload) {
-                    return self.sink.appended(&topic, epoch, entry);
-                }
-            }
-            PartKind::Keys => {
-                if let Some(update) = decode::keys_changed(payload) {
-                    return self.sink.keys_changed(&topic, update);
-                }
-            }
-        }
-        tracing::warn!(
-            "{}: {} has a message of another program",
-            self.settings.name,
-            message.get_channel_name()
-        );
-    }
-}
-
-/// The part that notifications name; that of a pattern is its log.
-fn part(followed: &FollowedChannel) -> TopicPart {
-    match followed {
-        FollowedChannel::Part(part) => part.clone(),
-        FollowedChannel::Pattern(pattern) => TopicPart::log(pattern),
+        channels.into_iter().map(|channel| ChannelCommand { name, channel }).collect()
     }
 }
 
 impl ChannelSubscriptions {
-    /// Subscribes to parts only, or to patterns only. Returns an error of the connection, or the server's rejection.
-    async fn subscribe(
-        &mut self,
-        names: &Names,
-        batch: &[FollowedChannel],
-    ) -> Result<Result<(), String>, String> {
-        let channels: Vec<String> = batch.iter().map(|followed| channel(names, followed)).collect();
-        let is_pattern = matches!(batch.first(), Some(FollowedChannel::Pattern(_)));
-        let answer = if is_pattern {
-            tokio::time::timeout(SILENCE_MAX, self.sink.psubscribe(&channels)).await
-        } else {
-            tokio::time::timeout(SILENCE_MAX, self.sink.subscribe(&channels)).await
-        };
-        let command = cmd(if is_pattern { "PSUBSCRIBE" } else { "SUBSCRIBE" });
-        if let Err(reason) = outcome(answer)? {
-            return Ok(Err(rejection(&command, &reason)));
-        }
-        for (followed, channel) in batch.iter().zip(channels) {
-            if let FollowedChannel::Pattern(pattern) = followed {
-                self.patterns.entry(channel).or_default().push(pattern.clone());
+    /// Sends commands, and returns the server's rejections. A channel has a command of its own, so that one rejection leaves
+    /// the others.
+    ///
+    /// # Errors
+    /// The connection has failed, or the server does not have the slot.
+    async fn send(&mut self, commands: &[ChannelCommand]) -> Result<Vec<Option<String>>, String> {
+        let mut rejections = Vec::with_capacity(commands.len());
+        for batch in commands.chunks(CHANNELS_MAX) {
+            let mut pipeline = redis::pipe();
+            pipeline.ignore_errors();
+            for command in batch {
+                pipeline.cmd(command.name).arg(&command.channel);
             }
-            self.subscribed.insert(followed.clone());
+            let answers: RedisResult<Vec<RedisResult<Value>>> =
+                pipeline.query_async(&mut self.connection).await;
+            let answers = answers.map_err(|error| error.to_string())?;
+            for (command, answer) in batch.iter().zip(answers) {
+                let error = match answer {
+                    Ok(Value::ServerError(error)) => RedisError::from(error),
+                    Err(error) => error,
+                    Ok(_) => {
+                        rejections.push(None);
+                        continue;
+                    }
+                };
+                let reason = rejection(&cmd(command.name), &error);
+                if !is_answer(&error) || error.code().is_some_and(|code| SLOT_CODES.contains(&code)) {
+                    return Err(reason);
+                }
+                rejections.push(Some(reason));
+            }
         }
-        Ok(Ok(()))
-    }
-
-    async fn unsubscribe(&mut self, names: &Names, followed: &FollowedChannel) -> Result<(), String> {
-        let channel = channel(names, followed);
-        let FollowedChannel::Pattern(pattern) = followed else {
-            let answer = tokio::time::timeout(SILENCE_MAX, self.sink.unsubscribe(channel)).await;
-            return outcome(answer).map(|_| ());
-        };
-        // Another pattern may have the same glob.
-        let patterns = self.patterns.entry(channel.clone()).or_default();
-        patterns.retain(|other| other != pattern);
-        if !patterns.is_empty() {
-            return Ok(());
-        }
-        self.patterns.remove(&channel);
-        let answer = tokio::time::timeout(SILENCE_MAX, self.sink.punsubscribe(channel)).await;
-        outcome(answer).map(|_| ())
-    }
-}
-
-fn channel(names: &Names, followed: &FollowedChannel) -> String {
-    match followed {
-        FollowedChannel::Part(part) => names.channel(part),
-        FollowedChannel::Pattern(pattern) => names.glob(pattern),
-    }
-}
-
-type Timed<T> = Result<T, tokio::time::error::Elapsed>;
-
-/// Returns an error of the connection, or the server's answer.
-fn outcome(answer: Timed<Result<(), RedisError>>) -> Result<Result<(), RedisError>, String> {
-    match answer {
-        Err(_) => Err("no answer to a subscription".to_owned()),
-        Ok(Err(error)) if error.code().is_none() => Err(error.to_string()),
-        Ok(answer) => Ok(answer),
+        Ok(rejections)
     }
 }
 
 /// Probes a connection until it is silent. Returns the reason.
-async fn probe(mut sink: PubSubSink) -> String {
+async fn probe(mut connection: MultiplexedConnection) -> String {
     loop {
         tokio::time::sleep(PROBE_INTERVAL).await;
-        match tokio::time::timeout(SILENCE_MAX, sink.ping::<Value>()).await {
-            Err(_) => return format!("no answer for {} s", SILENCE_MAX.as_secs()),
-            Ok(Err(error)) if error.code().is_none() => return error.to_string(),
-            Ok(_) => {}
+        match cmd("PING").query_async::<Value>(&mut connection).await {
+            Err(error) if error.code().is_none() => return error.to_string(),
+            _ => {}
         }
     }
 }

@@ -28,6 +28,9 @@ local function named(topic, part) return topic.base .. part .. topic.name end
 local function open(keys, name)
   local base = base_of(keys, name)
   local meta_key = base .. 'keymeta:' .. name
+  if IS_CLUSTER then
+    call('EXISTS', keys, base .. 'version:' .. name, base .. 'expiry:' .. name, base .. 'removed:' .. name, base .. 'due')
+  end
   local meta = call('GET', meta_key)
   local epoch, top, bytes, count, tail, forgotten, due, writer, jumps
   if meta then

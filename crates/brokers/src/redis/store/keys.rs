@@ -8,7 +8,7 @@ use sinews_store::{
 };
 
 use super::RedisStore;
-use super::decode::{Values, array, bytes, number, position, position_and_prev, stored_key, unexpected};
+use super::decode::{Values, bytes, number, position, position_and_prev, stored_key, unexpected};
 use super::names::Names;
 use super::queue::{OperationReply, OperationRequest};
 use super::script::ScriptName;
@@ -25,10 +25,8 @@ impl RedisStore {
         if let Some(error) = sizes.filter_map(|value| check_size(value.len()).err()).next() {
             return StoreAnswer::ready(Err(error));
         }
-        self.shared.queue.submit(write_request(&self.shared.names, writes), |reply| {
-            let is_replicated = reply.is_replicated;
-            written(reply, is_replicated).ok_or_else(unexpected)
-        })
+        self.shared
+            .submit(write_request(&self.shared.names, writes), |reply| written(reply).ok_or_else(unexpected))
     }
 
     pub(super) fn read_page(&self, read: &ReadKeys) -> StoreAnswer<StoredKeys> {
@@ -42,7 +40,7 @@ impl RedisStore {
             .text(cursor.to_owned())
             .number(read.limit.clamp(1, PAGE_KEYS).into())
             .answers(PAGE_BYTES);
-        self.shared.queue.submit(request, |reply| page(reply).ok_or_else(unexpected))
+        self.shared.submit(request, |reply| page(reply).ok_or_else(unexpected))
     }
 
     pub(super) fn read_changes(&self, topic: &str, after: Position) -> StoreAnswer<KeyChanges> {
@@ -51,20 +49,19 @@ impl RedisStore {
             .number(after.sequence)
             .answers(PAGE_BYTES);
         let decode = move |reply| changes(reply, after.sequence).ok_or_else(unexpected);
-        self.shared.queue.submit(request, decode)
+        self.shared.submit(request, decode)
     }
 
     pub(super) fn clear_keys(&self, topic: &str) -> StoreAnswer<()> {
-        self.shared.queue.submit(topic_keys("clear", &self.shared.names, topic), |_| Ok(()))
+        self.shared.submit(topic_keys("clear", &self.shared.names, topic), |_| Ok(()))
     }
 }
 
 pub(super) fn write_request(names: &Names, writes: KeyCommands) -> OperationRequest {
     let topic = &*writes.topic;
     let KeyLimits { keys, bytes } = writes.limits;
-    let request = topic_keys("write", names, topic)
-        .text(format!("{keys} {bytes} {}", writes.writes.len()))
-        .wait_for_replica(writes.wait_for_replica);
+    let request =
+        topic_keys("write", names, topic).text(format!("{keys} {bytes} {}", writes.writes.len())).writes();
     writes.writes.into_iter().fold(request, |request, write| add_write(request, names, topic, write))
 }
 
@@ -100,13 +97,13 @@ fn options(write: &KeyCommand) -> String {
 }
 
 /// Reads `epoch sequence prev` and the outcomes.
-fn written(reply: OperationReply, replicated: bool) -> Option<KeysWritten> {
-    let mut values = Values::new(reply.values);
+fn written(reply: OperationReply) -> Option<KeysWritten> {
+    let mut values = Values::new(reply);
     values.number()?;
     let text = values.bytes()?;
     let (position, prev) = position_and_prev(&text)?;
     let outcomes = text.split(|byte| *byte == b' ').skip(3).map(outcome).collect::<Option<_>>()?;
-    Some(KeysWritten { position, prev, outcomes, replicated })
+    Some(KeysWritten { position, prev, outcomes })
 }
 
 fn outcome(text: &[u8]) -> Option<KeyOutcome> {
@@ -126,7 +123,7 @@ fn outcome(text: &[u8]) -> Option<KeyOutcome> {
 }
 
 fn page(reply: OperationReply) -> Option<StoredKeys> {
-    let mut values = Values::new(reply.values);
+    let mut values = Values::new(reply);
     if values.number()? > 0 {
         return Some(StoredKeys::default());
     }
@@ -146,7 +143,7 @@ fn page(reply: OperationReply) -> Option<StoredKeys> {
 }
 
 fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
-    let mut values = Values::new(reply.values);
+    let mut values = Values::new(reply);
     match values.number()? {
         0 => {}
         // No topic, and no position.

@@ -112,6 +112,8 @@ function operations.append()
     call('SET', meta_key, head .. refresh_at .. retention.meta_tail, 'KEEPTTL')
   end
   publish(log, epoch .. ' ' .. entry)
+  -- For patterns, which sharded channels do not have.
+  if IS_CLUSTER then publish(match(log, '^.-}:') .. 'appends', #log .. ' ' .. log .. epoch .. ' ' .. entry) end
   local answer = epoch .. ' ' .. sequence .. ' ' .. prev
   if once then call('SET', once, answer, 'PX', once_window) end
   return answer

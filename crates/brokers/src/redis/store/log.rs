@@ -1,16 +1,21 @@
 //! Operations of logs.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
 use redis::Value;
 use sinews_store::{
-    LogAppend, LogAppended, LogPage, LogStart, Position, ReadLog, StoreAnswer, StoreError, TopicPart,
+    LogAppend, LogAppended, LogPage, LogStart, Position, ReadLog, StoreAnswer, StoreError, StoreResponder,
+    TopicPart,
 };
 
 use super::RedisStore;
 use super::decode::{SpacedFields, Values, array, bytes, entry, position, position_and_prev, unexpected};
-use super::names::Names;
+use super::names::{Names, partition};
 use super::queue::{OperationReply, OperationRequest};
 use super::script::ScriptName;
 use super::{ONCE_WINDOW, milliseconds};
+use crate::lock::lock;
 
 /// Statuses of an append beside 0.
 const OTHER_TOP: u64 = 1;
@@ -23,7 +28,7 @@ impl RedisStore {
         if let Err(error) = super::check_size(append.payload.len()) {
             return StoreAnswer::ready(Err(error));
         }
-        self.shared.queue.submit(append_request(&self.shared.names, append), appended)
+        self.shared.submit(append_request(&self.shared.names, append), appended)
     }
 
     pub(super) fn read_entries(&self, read: &ReadLog) -> StoreAnswer<LogPage> {
@@ -39,25 +44,40 @@ impl RedisStore {
         let is_position = read.max_messages == 0;
         let bytes = if is_position { 0 } else { usize::try_from(read.max_bytes).unwrap_or(usize::MAX) };
         let request = request.number(read.max_messages.into()).number(read.max_bytes.max(1)).answers(bytes);
-        self.shared.queue.submit(request, |reply| page(reply).unwrap_or_else(|| Err(unexpected())))
+        self.shared.submit(request, |reply| page(reply).unwrap_or_else(|| Err(unexpected())))
     }
 
-    pub(super) fn read_tops(&self, parts: &[TopicPart]) -> StoreAnswer<Vec<Option<Position>>> {
-        if parts.is_empty() {
+    pub(super) fn read_tops(&self, parts: &[TopicPart]) -> StoreAnswer<Tops> {
+        let mut groups: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, part) in parts.iter().enumerate() {
+            groups.entry(self.shared.servers.group(partition(&part.topic))).or_default().push(at);
+        }
+        if groups.is_empty() {
             return StoreAnswer::ready(Ok(Vec::new()));
         }
-        let request =
-            OperationRequest::new(ScriptName::Log, "tops", "").answers(parts.len() * POSITION_BYTES);
-        let request = parts.iter().fold(request, |request, part| request.key(self.shared.names.meta(part)));
-        let request = request.number(parts.len() as u64);
-        self.shared.queue.submit(request, |reply| tops(reply).ok_or_else(unexpected))
+        let (responder, pending) = StoreAnswer::channel();
+        let tops = vec![Ok(None); parts.len()];
+        let read = Arc::new(Mutex::new(TopsRead { responder: Some(responder), tops, groups: groups.len() }));
+        for group in groups.into_values() {
+            let request = OperationRequest::new(ScriptName::Log, "tops", "")
+                .in_partition(partition(&parts[group[0]].topic))
+                .answers(group.len() * POSITION_BYTES);
+            let request =
+                group.iter().fold(request, |request, at| request.key(self.shared.names.meta(&parts[*at])));
+            let (request, read) = (request.number(group.len() as u64), read.clone());
+            let answer = move |reply: Result<OperationReply, StoreError>| {
+                lock(&read).add(&group, reply.and_then(|reply| tops_of(reply).ok_or_else(unexpected)));
+            };
+            self.shared.submit_with(request, Box::new(answer));
+        }
+        pending
     }
 
     pub(super) fn clear_log(&self, part: &TopicPart) -> StoreAnswer<()> {
         let request = OperationRequest::new(ScriptName::Log, "clear", &part.topic)
             .key(self.shared.names.meta(part))
             .key(self.shared.names.channel(part));
-        self.shared.queue.submit(request, |_| Ok(()))
+        self.shared.submit(request, |_| Ok(()))
     }
 }
 
@@ -71,10 +91,38 @@ pub(super) fn append_request(names: &Names, append: LogAppend) -> OperationReque
         .text(append.payload)
         .text(format!("{} {} {age} {unused}", retention.messages.max(1), retention.bytes))
         .text(extras(append.once.is_some(), append.if_top))
-        .wait_for_replica(append.wait_for_replica);
+        .writes();
     match append.once {
         Some(id) => request.key(names.append_once(&part.topic, &id)),
         None => request,
+    }
+}
+
+type Tops = Vec<Result<Option<Position>, StoreError>>;
+
+/// Positions from several servers.
+struct TopsRead {
+    responder: Option<StoreResponder<Tops>>,
+    tops: Tops,
+    /// Answers that are missing.
+    groups: usize,
+}
+
+impl TopsRead {
+    /// Adds an answer; the last one completes the positions.
+    fn add(&mut self, group: &[usize], answer: Result<Vec<Option<Position>>, StoreError>) {
+        for (index, at) in group.iter().enumerate() {
+            self.tops[*at] = match &answer {
+                Ok(tops) => tops.get(index).copied().ok_or_else(unexpected),
+                Err(error) => Err(error.clone()),
+            };
+        }
+        self.groups -= 1;
+        if self.groups == 0
+            && let Some(responder) = self.responder.take()
+        {
+            responder.answer(Ok(std::mem::take(&mut self.tops)));
+        }
     }
 }
 
@@ -89,19 +137,18 @@ fn extras(has_name: bool, if_top: Option<Position>) -> String {
 }
 
 fn appended(reply: OperationReply) -> Result<LogAppended, StoreError> {
-    let mut values = Values::new(reply.values);
+    let mut values = Values::new(reply);
     let status = values.number();
     if status == Some(OTHER_TOP) {
         return Err(StoreError::OtherTop);
     }
     let answer = values.bytes().and_then(|text| position_and_prev(&text));
     let (position, prev) = answer.ok_or_else(unexpected)?;
-    let (repeated, replicated) = (status == Some(REPEATED), reply.is_replicated);
-    Ok(LogAppended { position, prev, repeated, replicated })
+    Ok(LogAppended { position, prev, repeated: status == Some(REPEATED) })
 }
 
 fn page(reply: OperationReply) -> Option<Result<LogPage, StoreError>> {
-    let mut values = Values::new(reply.values);
+    let mut values = Values::new(reply);
     if values.number()? > 0 {
         return Some(Ok(LogPage::default()));
     }
@@ -111,8 +158,8 @@ fn page(reply: OperationReply) -> Option<Result<LogPage, StoreError>> {
     Some(Ok(LogPage { top, entries: entries.collect::<Option<_>>()?, more }))
 }
 
-fn tops(reply: OperationReply) -> Option<Vec<Option<Position>>> {
-    let tops = array(reply.values.into_iter().nth(1)?)?;
+fn tops_of(reply: OperationReply) -> Option<Vec<Option<Position>>> {
+    let tops = array(reply.into_iter().nth(1)?)?;
     tops.into_iter()
         .map(|top| match top {
             Value::Nil => Some(None),

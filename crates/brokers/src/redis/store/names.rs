@@ -14,6 +14,19 @@ pub(super) struct Names {
     pub(super) prefix: String,
 }
 
+/// Returns the hash slot of a partition's tag in a Redis Cluster.
+pub(super) fn slot(partition: u32) -> u16 {
+    /// The polynomial of CRC-16/XMODEM.
+    const POLYNOMIAL: u16 = 0x1021;
+    const SLOTS: u16 = 16_384;
+    let crc = format!("p{partition}").bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ POLYNOMIAL }
+        })
+    });
+    crc % SLOTS
+}
+
 /// Returns a topic's partition.
 pub(super) fn partition(topic: &str) -> u32 {
     crc32c::crc32c(topic.as_bytes()) % PARTITIONS
@@ -23,6 +36,11 @@ impl Names {
     /// The beginning of all names in a partition.
     pub(super) fn in_partition(&self, partition: u32) -> String {
         format!("{}{{p{partition}}}:", self.prefix)
+    }
+
+    /// The channel for the appends to all logs of a partition, in a Redis Cluster.
+    pub(super) fn appends(&self, partition: u32) -> String {
+        self.in_partition(partition) + "appends"
     }
 
     /// The key for a partition's topics with keys that expire.
@@ -122,6 +140,18 @@ mod tests {
         let log = names.channel(&TopicPart::log("t"));
         for other in ["", "a:", "b", &log[1..], &log.replace(":log:", ":once:"), &log.replace("{p", "{p1")] {
             assert_eq!(names.part(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn partitions_are_spread_over_a_cluster() {
+        assert_eq!([slot(0), slot(7), slot(63)], [15_882, 3_821, 12_555]);
+        for (servers, least) in [(3, 20), (6, 8)] {
+            let at = |server| {
+                (0..PARTITIONS).filter(move |&number| u32::from(slot(number)) * servers / 16_384 == server)
+            };
+            let fewest = (0..servers).map(|server| at(server).count()).min();
+            assert_eq!(fewest, Some(least), "{servers} servers");
         }
     }
 

@@ -11,6 +11,9 @@ local OK, REJECTED, UNKNOWN = 0, -1, -2
 local POSITION_MAX = 9007199254740991
 -- Least number of sequences that are skipped when another server than that of the last write has the data.
 local JUMP = @JUMP@
+-- A slot of a Redis Cluster may be about to move. Then access to a missing key is an error: a script touches each key that it
+-- may write before the first write.
+local IS_CLUSTER = @IS_CLUSTER@
 
 local key_index, argument_index = 0, 1
 local function next_key()
@@ -76,8 +79,9 @@ end
 
 -- A write that cannot be announced stays: followers find it when they compare positions.
 local publish_error = ''
+local PUBLISH = IS_CLUSTER and 'SPUBLISH' or 'PUBLISH'
 local function publish(channel, message)
-  local answer = redis.pcall('PUBLISH', channel, message)
+  local answer = redis.pcall(PUBLISH, channel, message)
   if type(answer) == 'table' and answer.err and publish_error == '' then
     publish_error = answer.err
   end

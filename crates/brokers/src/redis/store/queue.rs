@@ -9,6 +9,7 @@ use redis::Value;
 use sinews_store::{StoreAnswer, StoreError};
 use tokio::sync::Notify;
 
+use super::names::{PARTITIONS, partition};
 use super::script::ScriptName;
 use crate::lock::lock;
 
@@ -32,35 +33,34 @@ const OPERATION_BYTES: usize = 256;
 pub(super) struct StoreOperation {
     pub(super) script: ScriptName,
     pub(super) topic: Arc<str>,
+    pub(super) partition: u32,
     pub(super) keys: Vec<String>,
     /// The name in the script comes first.
     pub(super) arguments: Vec<Bytes>,
     /// Bytes in the arguments, and those that the answer may have.
     pub(super) bytes: usize,
-    pub(super) wait_for_replica: bool,
+    /// Its acknowledgement may wait for a replica.
+    pub(super) is_write: bool,
+    /// It is a batch of its own.
+    pub(super) is_alone: bool,
     pub(super) submitted: Instant,
     pub(super) answer: OperationAnswer,
 }
 
-type OperationAnswer = Box<dyn FnOnce(Result<OperationReply, StoreError>) + Send>;
+pub(super) type OperationAnswer = Box<dyn FnOnce(Result<OperationReply, StoreError>) + Send>;
 
-/// An operation's answer.
-#[derive(Debug)]
-pub(super) struct OperationReply {
-    /// Begins with a status.
-    pub(super) values: Vec<Value>,
-    /// A replica has the effect.
-    pub(super) is_replicated: bool,
-}
+/// An operation's answer, which begins with a status.
+pub(super) type OperationReply = Vec<Value>;
 
 /// An operation that is not submitted yet.
 pub(super) struct OperationRequest {
     script: ScriptName,
     topic: Arc<str>,
+    partition: u32,
     keys: Vec<String>,
     arguments: Vec<Bytes>,
     answer_bytes: usize,
-    wait_for_replica: bool,
+    is_write: bool,
 }
 
 impl OperationRequest {
@@ -69,11 +69,22 @@ impl OperationRequest {
         Self {
             script,
             topic: topic.into(),
+            partition: partition(topic),
             keys: Vec::new(),
             arguments,
             answer_bytes: 0,
-            wait_for_replica: false,
+            is_write: false,
         }
+    }
+
+    /// Sets the partition of an operation that is not for one topic.
+    pub(super) fn in_partition(mut self, partition: u32) -> Self {
+        self.partition = partition;
+        self
+    }
+
+    pub(super) fn partition(&self) -> u32 {
+        self.partition
     }
 
     #[cfg(test)]
@@ -106,14 +117,17 @@ impl OperationRequest {
         self
     }
 
-    pub(super) fn wait_for_replica(mut self, is_wanted: bool) -> Self {
-        self.wait_for_replica = is_wanted;
+    /// Its acknowledgement may wait for a replica.
+    pub(super) fn writes(mut self) -> Self {
+        self.is_write = true;
         self
     }
 }
 
-/// One node's operations, by script.
+/// One node's operations at one server, by script.
 pub(super) struct OperationQueue {
+    /// A batch has operations in one partition only.
+    is_by_partition: bool,
     state: Mutex<OperationQueueState>,
     /// Notified of operations, by script.
     wake: [Notify; ScriptName::COUNT],
@@ -121,10 +135,63 @@ pub(super) struct OperationQueue {
 
 struct OperationQueueState {
     acceptance: Acceptance,
-    waiting: [VecDeque<StoreOperation>; ScriptName::COUNT],
+    waiting: [WaitingOperations; ScriptName::COUNT],
     operations: usize,
     bytes: usize,
     topics: HashMap<Arc<str>, usize>,
+}
+
+/// Operations of a script, in groups that may be in one batch. Groups take turns.
+#[derive(Default)]
+struct WaitingOperations {
+    groups: HashMap<u32, VecDeque<StoreOperation>>,
+    /// Groups with operations. Each occurs once.
+    turns: VecDeque<u32>,
+}
+
+impl WaitingOperations {
+    fn group(&mut self, number: u32, is_next: bool) -> &mut VecDeque<StoreOperation> {
+        let group = self.groups.entry(number).or_default();
+        match group.is_empty() {
+            true if is_next => self.turns.push_front(number),
+            true => self.turns.push_back(number),
+            false => {}
+        }
+        group
+    }
+
+    fn next(&self) -> Option<&VecDeque<StoreOperation>> {
+        self.groups.get(self.turns.front()?)
+    }
+
+    /// Takes a batch, and operations past their deadline.
+    fn take(&mut self) -> (Vec<StoreOperation>, Vec<StoreOperation>) {
+        let (mut batch, mut late, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let Some(number) = self.turns.pop_front() else { return (batch, late) };
+        let group = self.groups.entry(number).or_default();
+        while let Some(operation) = group.pop_front() {
+            if operation.submitted.elapsed() >= DEADLINE {
+                late.push(operation);
+                continue;
+            }
+            bytes += operation.bytes;
+            let is_alone = operation.is_alone;
+            if !batch.is_empty() && (bytes > BATCH_BYTES || is_alone) {
+                group.push_front(operation);
+                break;
+            }
+            batch.push(operation);
+            if batch.len() == BATCH_OPERATIONS || is_alone {
+                break;
+            }
+        }
+        if group.is_empty() {
+            self.groups.remove(&number);
+        } else {
+            self.turns.push_back(number);
+        }
+        (batch, late)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -135,7 +202,7 @@ enum Acceptance {
 }
 
 impl OperationQueue {
-    pub(super) fn new(reason: &str) -> Self {
+    pub(super) fn new(reason: &str, is_by_partition: bool) -> Self {
         let state = OperationQueueState {
             acceptance: Acceptance::Away(reason.into()),
             waiting: Default::default(),
@@ -143,7 +210,7 @@ impl OperationQueue {
             bytes: 0,
             topics: HashMap::new(),
         };
-        Self { state: Mutex::new(state), wake: Default::default() }
+        Self { is_by_partition, state: Mutex::new(state), wake: Default::default() }
     }
 
     /// Submits an operation. Its answer is decoded on the store's thread.
@@ -152,23 +219,43 @@ impl OperationQueue {
         request: OperationRequest,
         decode: impl FnOnce(OperationReply) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreAnswer<T> {
+        let (responder, pending) = StoreAnswer::channel();
+        let answer =
+            move |reply: Result<OperationReply, StoreError>| responder.answer(reply.and_then(decode));
+        self.submit_with(request, Box::new(answer));
+        pending
+    }
+
+    /// Submits an operation. Its answer comes from the store's thread, or at once if the operation is rejected.
+    pub(super) fn submit_with(&self, request: OperationRequest, answer: OperationAnswer) {
         let bytes = request.arguments.iter().map(Bytes::len).sum::<usize>();
         let bytes = bytes + request.answer_bytes + OPERATION_BYTES;
         let mut state = lock(&self.state);
         if let Err(error) = state.reserve(&request.topic, bytes) {
-            return StoreAnswer::ready(Err(error));
+            drop(state);
+            return answer(Err(error));
         }
-        let (responder, pending) = StoreAnswer::channel();
-        let answer =
-            move |reply: Result<OperationReply, StoreError>| responder.answer(reply.and_then(decode));
-        let OperationRequest { script, topic, keys, arguments, wait_for_replica, .. } = request;
-        let (submitted, answer) = (Instant::now(), Box::new(answer));
-        let operation =
-            StoreOperation { script, topic, keys, arguments, bytes, wait_for_replica, submitted, answer };
-        state.waiting[script as usize].push_back(operation);
+        let OperationRequest { script, topic, partition, keys, arguments, is_write, .. } = request;
+        let (submitted, is_alone) = (Instant::now(), false);
+        let operation = StoreOperation {
+            script,
+            topic,
+            partition,
+            keys,
+            arguments,
+            bytes,
+            is_write,
+            is_alone,
+            submitted,
+            answer,
+        };
+        state.waiting[script as usize].group(self.group(&operation), false).push_back(operation);
         drop(state);
         self.wake[script as usize].notify_one();
-        pending
+    }
+
+    fn group(&self, operation: &StoreOperation) -> u32 {
+        if self.is_by_partition { operation.partition % PARTITIONS } else { 0 }
     }
 
     /// Answers an operation, which is no longer in flight.
@@ -203,7 +290,7 @@ impl OperationQueue {
         }
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
-        for operation in waiting.into_iter().flatten() {
+        for operation in waiting.into_iter().flat_map(|waiting| waiting.groups).flat_map(|(_, group)| group) {
             self.answer(operation, Err(error.clone()));
         }
     }
@@ -223,7 +310,7 @@ impl OperationQueue {
 
     fn due_at(&self, script: ScriptName, is_idle: bool) -> Option<Instant> {
         let state = lock(&self.state);
-        let waiting = &state.waiting[script as usize];
+        let waiting = state.waiting[script as usize].next()?;
         let oldest = waiting.front()?.submitted;
         let is_full = is_idle || waiting.len() >= BATCH_OPERATIONS;
         Some(if is_full { oldest } else { oldest + BATCH_DELAY })
@@ -231,25 +318,7 @@ impl OperationQueue {
 
     /// Takes a batch. Those past their deadline fail.
     pub(super) fn take(&self, script: ScriptName) -> Vec<StoreOperation> {
-        let (mut batch, mut late, mut bytes) = (Vec::new(), Vec::new(), 0);
-        let mut state = lock(&self.state);
-        let waiting = &mut state.waiting[script as usize];
-        while let Some(operation) = waiting.pop_front() {
-            if operation.submitted.elapsed() >= DEADLINE {
-                late.push(operation);
-                continue;
-            }
-            bytes += operation.bytes;
-            if !batch.is_empty() && bytes > BATCH_BYTES {
-                waiting.push_front(operation);
-                break;
-            }
-            batch.push(operation);
-            if batch.len() == BATCH_OPERATIONS {
-                break;
-            }
-        }
-        drop(state);
+        let (batch, late) = lock(&self.state).waiting[script as usize].take();
         for operation in late {
             self.answer(operation, Err(StoreError::Away("Redis is too slow".into())));
         }
@@ -260,7 +329,8 @@ impl OperationQueue {
     pub(super) fn put_back(&self, operations: Vec<StoreOperation>) {
         let mut state = lock(&self.state);
         for operation in operations.into_iter().rev() {
-            state.waiting[operation.script as usize].push_front(operation);
+            let script = operation.script as usize;
+            state.waiting[script].group(self.group(&operation), true).push_front(operation);
         }
     }
 }
@@ -303,7 +373,7 @@ mod tests {
 
     #[test]
     fn full_queue_is_busy_until_an_answer() {
-        let queue = OperationQueue::new("not yet");
+        let queue = OperationQueue::new("not yet", false);
         let submit = |topic: &str, bytes: usize| {
             let request = OperationRequest::new(ScriptName::Log, "append", topic).text(vec![0; bytes]);
             let mut pending = queue.submit(request, |_| Ok(()));
@@ -330,7 +400,7 @@ mod tests {
 
     #[test]
     fn batches_are_limited_by_their_bytes() {
-        let queue = OperationQueue::new("not yet");
+        let queue = OperationQueue::new("not yet", false);
         queue.open();
         for bytes in [BATCH_BYTES / 2, BATCH_BYTES / 4, BATCH_BYTES / 2, 2 * BATCH_BYTES, 1] {
             let request = OperationRequest::new(ScriptName::Keys, "write", "t").text(vec![0; bytes]);
@@ -338,5 +408,24 @@ mod tests {
         }
         let sizes: Vec<_> = (0..5).map(|_| queue.take(ScriptName::Keys).len()).collect();
         assert_eq!(sizes, [2, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn groups_take_turns() {
+        let queue = OperationQueue::new("not yet", true);
+        queue.open();
+        for number in [1, 1, 2, 1] {
+            let request = OperationRequest::new(ScriptName::Log, "append", "t").in_partition(number);
+            drop(queue.submit(request, |_| Ok(())));
+        }
+        let mut first = queue.take(ScriptName::Log);
+        assert_eq!(first.len(), 3);
+        first.iter_mut().for_each(|operation| operation.is_alone = true);
+        queue.put_back(first);
+        let numbers =
+            std::iter::repeat_with(|| queue.take(ScriptName::Log)).take_while(|batch| !batch.is_empty());
+        let numbers: Vec<Vec<u32>> =
+            numbers.map(|batch| batch.iter().map(|operation| operation.partition).collect()).collect();
+        assert_eq!(numbers, [vec![1], vec![2], vec![1], vec![1]]);
     }
 }

@@ -23,11 +23,13 @@ pub(super) struct ScriptRules {
     pub(super) id_field: &'static str,
     /// Time in milliseconds for which removals of keys are remembered.
     pub(super) removals_kept: u64,
+    /// The servers are a Redis Cluster: channels are sharded, and slots move.
+    pub(super) is_cluster: bool,
 }
 
 impl Default for ScriptRules {
     fn default() -> Self {
-        Self { jump: 1 << 20, id_field: "master_replid", removals_kept: 60_000 }
+        Self { jump: 1 << 20, id_field: "master_replid", removals_kept: 60_000, is_cluster: false }
     }
 }
 
@@ -41,6 +43,7 @@ impl Scripts {
             text.replace("@JUMP@", &rules.jump.to_string())
                 .replace("@ID_FIELD@", rules.id_field)
                 .replace("@REMOVALS_KEPT@", &rules.removals_kept.to_string())
+                .replace("@IS_CLUSTER@", if rules.is_cluster { "true" } else { "false" })
         };
         Self([include_str!("log.lua"), include_str!("keys.lua"), include_str!("windows.lua")].map(script))
     }

@@ -1,6 +1,6 @@
 //! Settings, and the address of the server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +16,10 @@ use crate::error::BrokerConfigError;
 use crate::redis::client::{PORT, client_for, login, server};
 use crate::url::{BrokerUrl, url_error};
 
+/// Maximum independent servers.
+const SERVERS_MAX: usize = 16;
+/// Longest wait for a replica: the connection executes nothing meanwhile.
+const REPLICA_WAIT_MAX: u64 = 1_000;
 const SENTINEL_PORT: u16 = 26_379;
 /// Timeout of a connection with its login, and of a question to a sentinel.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,8 +27,16 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const PREFIX: &str = "sinews:";
 
 /// Setting names, for errors.
-const SETTINGS: [&str; 7] =
-    ["database", "prefix", "sentinel.password", "sentinel.user", "tls.ca", "tls.cert", "tls.key"];
+const SETTINGS: [&str; 8] = [
+    "database",
+    "prefix",
+    "replica.wait.ms",
+    "sentinel.password",
+    "sentinel.user",
+    "tls.ca",
+    "tls.cert",
+    "tls.key",
+];
 
 /// How to reach Redis.
 pub(super) struct Settings {
@@ -32,15 +44,29 @@ pub(super) struct Settings {
     /// The URL without credentials, for logs.
     pub(super) name: String,
     pub(super) rules: ScriptRules,
-    target: ServerLookup,
+    /// Time that a write waits for a replica; `None`: a write waits for none.
+    pub(super) replica_wait: Option<Duration>,
+    pub(super) is_tls: bool,
+    pub(super) target: StoreTarget,
     login: RedisConnectionInfo,
     /// `None`: those of the system.
     certificates: Option<TlsCertificates>,
 }
 
-enum ServerLookup {
+/// The servers of a store.
+#[derive(Clone)]
+pub(super) enum StoreTarget {
+    /// Independent servers with their names, which are empty for a single one.
+    Servers(Vec<(String, ServerLookup)>),
+    /// Some servers of a Redis Cluster.
+    Cluster(Vec<ConnectionAddr>),
+}
+
+/// How to find a server.
+#[derive(Clone)]
+pub(super) enum ServerLookup {
     Server(ConnectionAddr),
-    Sentinels { hosts: Vec<ConnectionAddr>, service: String, login: RedisConnectionInfo, is_tls: bool },
+    Sentinels { hosts: Vec<ConnectionAddr>, service: String, login: RedisConnectionInfo },
 }
 
 impl Settings {
@@ -53,25 +79,33 @@ impl Settings {
             return Err(address.setting_error("prefix", "it contains a brace"));
         }
         let certificates = certificates(&mut address)?;
-        let target = ServerLookup::parse(url, &mut address)?;
+        let replica_wait = replica_wait(&mut address)?;
+        let is_tls = address.scheme.starts_with("rediss");
+        let target = StoreTarget::parse(url, &mut address, is_tls)?;
         address.reject_unknown_settings(&SETTINGS)?;
+        let is_cluster = matches!(target, StoreTarget::Cluster(_));
+        if is_cluster && database != 0 {
+            return Err(address.setting_error("database", "a Redis Cluster has only database 0"));
+        }
+        let rules = ScriptRules { is_cluster, ..ScriptRules::default() };
         let login = login(address.user.as_deref(), address.password.as_deref(), database);
         // A command that needs a right.
         let login = login.set_skip_set_lib_name();
-        Ok(Self { names: Names { prefix }, name, rules: ScriptRules::default(), target, login, certificates })
+        let names = Names { prefix };
+        Ok(Self { names, name, rules, replica_wait, is_tls, target, login, certificates })
     }
 
     /// The server that accepts writes. Sentinels are asked for it.
-    pub(super) async fn primary(&self) -> Result<ConnectionAddr, String> {
-        let ServerLookup::Sentinels { hosts, service, login, is_tls } = &self.target else {
-            let ServerLookup::Server(server) = &self.target else { unreachable!("two kinds") };
-            return Ok(server.clone());
+    pub(super) async fn primary(&self, lookup: &ServerLookup) -> Result<ConnectionAddr, String> {
+        let (hosts, service, login) = match lookup {
+            ServerLookup::Server(server) => return Ok(server.clone()),
+            ServerLookup::Sentinels { hosts, service, login } => (hosts, service, login),
         };
         let mut reasons = Vec::new();
         for host in hosts {
             let asked = tokio::time::timeout(CONNECT_TIMEOUT, self.ask(host, login, service)).await;
             match asked.unwrap_or_else(|_| Err("no answer".to_owned())) {
-                Ok(primary) => return server(&primary, *is_tls).map_err(|error| error.to_string()),
+                Ok(primary) => return server(&primary, self.is_tls).map_err(|error| error.to_string()),
                 Err(reason) => reasons.push(format!("{host}: {reason}")),
             }
         }
@@ -114,36 +148,66 @@ impl Settings {
     }
 }
 
-impl ServerLookup {
-    fn parse(url: &str, address: &mut BrokerUrl) -> Result<Self, BrokerConfigError> {
-        let (is_tls, is_sentinel) = match &*address.scheme {
-            "redis+unix" if address.hosts == [""] && !address.path.is_empty() => {
-                return Ok(Self::Server(ConnectionAddr::Unix(PathBuf::from(format!("/{}", address.path)))));
+impl StoreTarget {
+    fn parse(url: &str, address: &mut BrokerUrl, is_tls: bool) -> Result<Self, BrokerConfigError> {
+        let scheme = address.scheme.clone();
+        let kind = scheme.split_once('+').map_or("", |(_, kind)| kind);
+        if kind == "unix" {
+            if address.hosts != [""] || address.path.is_empty() {
+                return Err(url_error(url, "it is not redis+unix:///PATH"));
             }
-            "redis+unix" => return Err(url_error(url, "it is not redis+unix:///PATH")),
-            "redis" => (false, false),
-            "rediss" => (true, false),
-            "redis+sentinel" => (false, true),
-            _ => (true, true),
-        };
+            let server = ConnectionAddr::Unix(PathBuf::from(format!("/{}", address.path)));
+            return Ok(Self::Servers(vec![(String::new(), ServerLookup::Server(server))]));
+        }
         address.check_hosts(url)?;
-        address.default_port(if is_sentinel { SENTINEL_PORT } else { PORT });
+        address.default_port(if kind == "sentinel" { SENTINEL_PORT } else { PORT });
         let hosts = address.hosts.iter().map(|host| server(host, is_tls));
         let hosts = hosts.collect::<Result<Vec<_>, _>>().map_err(|error| address.client_error(&error))?;
-        if is_sentinel {
-            let service = address.path.clone();
-            if service.is_empty() || service.contains('/') {
+        let mut servers: Vec<(String, ServerLookup)> = if kind == "sentinel" {
+            if address.path.is_empty()
+                || address.path.contains('/')
+                || address.path.split(',').any(str::is_empty)
+            {
                 return Err(url_error(url, "it has no service name behind the sentinels"));
             }
             let (user, password) = (address.take("sentinel.user"), address.take("sentinel.password"));
             let login = login(user.as_deref(), password.as_deref(), 0);
-            return Ok(Self::Sentinels { hosts, service, login, is_tls });
+            let lookup = |service: &str| {
+                let lookup = ServerLookup::Sentinels {
+                    hosts: hosts.clone(),
+                    service: service.to_owned(),
+                    login: login.clone(),
+                };
+                (format!("{scheme}://{service}"), lookup)
+            };
+            address.path.split(',').map(lookup).collect()
+        } else if !address.path.is_empty() {
+            return Err(url_error(url, "it has a path, which is not supported"));
+        } else if kind == "cluster" {
+            return Ok(Self::Cluster(hosts));
+        } else {
+            let names = address.hosts.iter().map(|host| format!("{scheme}://{host}"));
+            names.zip(hosts.into_iter().map(ServerLookup::Server)).collect()
+        };
+        let names: HashSet<&String> = servers.iter().map(|(name, _)| name).collect();
+        if names.len() < servers.len() || servers.len() > SERVERS_MAX {
+            return Err(url_error(
+                url,
+                &format!("a server occurs twice, or there are more than {SERVERS_MAX}"),
+            ));
         }
-        match <[ConnectionAddr; 1]>::try_from(hosts) {
-            _ if !address.path.is_empty() => Err(url_error(url, "it has a path, which is not supported")),
-            Ok([server]) => Ok(Self::Server(server)),
-            Err(_) => Err(url_error(url, "Redis supports one host; several sentinels need redis+sentinel")),
+        if let [(name, _)] = &mut servers[..] {
+            name.clear();
         }
+        Ok(Self::Servers(servers))
+    }
+}
+
+fn replica_wait(address: &mut BrokerUrl) -> Result<Option<Duration>, BrokerConfigError> {
+    match address.take_number("replica.wait.ms", 0)? {
+        0 => Ok(None),
+        time @ ..=REPLICA_WAIT_MAX => Ok(Some(Duration::from_millis(time))),
+        _ => Err(address.setting_error("replica.wait.ms", format!("it is more than {REPLICA_WAIT_MAX}"))),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sinews_store::StoreError;
+use futures_util::future::join_all;
+use sinews_store::{StoreAnswer, StoreError};
 
-use super::connection::StoreThread;
+use super::connection::ServerThread;
 use super::decode::{Values, unexpected};
-use super::names::PARTITIONS;
 use super::queue::OperationRequest;
 use super::random;
 use super::script::ScriptName;
@@ -24,7 +24,7 @@ struct Sweep {
     more: bool,
 }
 
-impl StoreThread {
+impl ServerThread {
     /// Sweeps until the task is dropped.
     pub(super) async fn sweep(&self) -> String {
         let holder = random::below(u64::MAX);
@@ -34,7 +34,7 @@ impl StoreThread {
                 Ok(Sweep { holds_lease: true, .. }) => INTERVAL,
                 Ok(_) => LEASE_INTERVAL,
                 Err(error) => {
-                    tracing::debug!("{}: expired keys are not removed: {error}", self.settings.name);
+                    tracing::debug!("{}: expired keys are not removed: {error}", self.name());
                     LEASE_INTERVAL
                 }
             };
@@ -43,22 +43,34 @@ impl StoreThread {
     }
 
     async fn sweep_once(&self, holder: u64) -> Result<Sweep, StoreError> {
-        let names = &self.settings.names;
+        let partitions = self.store.shared.servers.partitions_of(&self.state);
+        // A script has keys of one slot.
+        let size = if self.store.shared.servers.is_cluster { 1 } else { partitions.len().max(1) };
+        let answers =
+            join_all(partitions.chunks(size).map(|partitions| self.sweep_partitions(holder, partitions)));
+        let mut all = Sweep { holds_lease: false, more: false };
+        for answer in answers.await {
+            let swept = answer?;
+            all = Sweep { holds_lease: all.holds_lease || swept.holds_lease, more: all.more || swept.more };
+        }
+        Ok(all)
+    }
+
+    fn sweep_partitions(&self, holder: u64, partitions: &[u32]) -> StoreAnswer<Sweep> {
+        let names = &self.store.shared.names;
         let request = OperationRequest::new(ScriptName::Keys, "sweep", "")
-            .key(names.in_partition(0) + "sweeper")
+            .in_partition(partitions[0])
+            .key(names.in_partition(partitions[0]) + "sweeper")
             .number(holder)
             .number(LEASE.as_millis() as u64)
-            .number(PARTITIONS.into());
-        let request = (0..PARTITIONS)
-            .fold(request, |request, number| request.key(names.due(number)).text(names.in_partition(number)));
+            .number(partitions.len() as u64);
+        let request = partitions.iter().fold(request, |request, number| {
+            request.key(names.due(*number)).text(names.in_partition(*number))
+        });
         let decode = |mut values: Values| {
             values.number()?;
             Some(Sweep { holds_lease: values.number()? > 0, more: values.number()? > 0 })
         };
-        let swept = self
-            .shared
-            .queue
-            .submit(request, move |reply| decode(Values::new(reply.values)).ok_or_else(unexpected));
-        swept.await
+        self.state.queue.submit(request, move |reply| decode(Values::new(reply)).ok_or_else(unexpected))
     }
 }

@@ -10,12 +10,14 @@ macro_rules! start_server {
     };
 }
 
+mod cluster;
 mod faults;
 mod keys_model;
 mod log_model;
 mod measure;
 mod server;
 mod setup;
+mod several;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -133,7 +135,7 @@ impl StoreNode {
     }
 
     fn top(&self, part: &TopicPart) -> Option<Position> {
-        wait(self.store.tops(vec![part.clone()])).expect("it answers")[0]
+        wait(self.store.tops(vec![part.clone()])).expect("it answers").remove(0).expect("it answers")
     }
 }
 
@@ -156,7 +158,6 @@ fn message(topic: &str, payload: &str) -> LogAppend {
         retention: RETENTION,
         once: None,
         if_top: None,
-        wait_for_replica: false,
     }
 }
 

@@ -16,9 +16,10 @@ impl RedisStore {
         let request = OperationRequest::new(ScriptName::Windows, "once", &once.name)
             .key(self.shared.names.key("first", &once.name))
             .text(once.value)
-            .number(milliseconds(once.window));
-        self.shared.queue.submit(request, |reply| {
-            let mut values = Values::new(reply.values);
+            .number(milliseconds(once.window))
+            .writes();
+        self.shared.submit(request, |reply| {
+            let mut values = Values::new(reply);
             match values.number() {
                 Some(0) => Ok(FirstValue::First),
                 _ => values.bytes().map(|value| FirstValue::Value(value.into())).ok_or_else(unexpected),
@@ -32,8 +33,8 @@ impl RedisStore {
             .number(take.permits.into())
             .text(take.rate.max(0.0).to_string())
             .number(take.burst.max(1).into());
-        self.shared.queue.submit(request, |reply| {
-            let mut values = Values::new(reply.values);
+        self.shared.submit(request, |reply| {
+            let mut values = Values::new(reply);
             let granted =
                 values.number().and_then(|_| values.number()).and_then(|count| u32::try_from(count).ok());
             granted.ok_or_else(unexpected)

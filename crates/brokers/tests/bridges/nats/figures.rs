@@ -45,7 +45,7 @@ fn figures_of_a_store() {
             };
             let limits = KeyLimits { keys: 10_000, bytes: 16 << 20 };
             let topic = format!("k.{}", number % topics).into();
-            node.store.write_keys(KeyCommands { topic, writes: vec![write], limits, wait_for_replica: false })
+            node.store.write_keys(KeyCommands { topic, writes: vec![write], limits })
         });
     }
     let begun = Instant::now();

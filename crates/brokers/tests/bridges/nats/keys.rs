@@ -22,7 +22,7 @@ fn write(key: &str, value: Option<&str>) -> KeyCommand {
 }
 
 fn all(topic: &str, writes: Vec<KeyCommand>) -> KeyCommands {
-    KeyCommands { topic: topic.into(), writes, limits: LIMITS, wait_for_replica: false }
+    KeyCommands { topic: topic.into(), writes, limits: LIMITS }
 }
 
 impl StoreNode {
@@ -60,7 +60,10 @@ impl StoreNode {
     }
 
     fn key_top(&self, topic: &str) -> Option<Position> {
-        wait(self.store.tops(vec![TopicPart::keys(topic)])).expect("NATS answers")[0]
+        wait(self.store.tops(vec![TopicPart::keys(topic)]))
+            .expect("NATS answers")
+            .remove(0)
+            .expect("NATS answers")
     }
 }
 

@@ -113,19 +113,26 @@ fn nodes_are_one_server() {
     }
 }
 
-/// A primary, its replica and three sentinels.
+/// Servers that a script controls.
 #[cfg(feature = "redis")]
-struct SentinelSet {
+struct ServerSet {
+    script: &'static str,
     port: u16,
     run: tempfile::TempDir,
 }
 
 #[cfg(feature = "redis")]
-impl SentinelSet {
+impl ServerSet {
+    fn new(script: &'static str) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Several ports in a row, below the last one.
+        Self { script, port: port.min(u16::MAX - 20), run: tempfile::tempdir().unwrap() }
+    }
+
     /// Runs a command of their control script; returns its output.
     fn control(&self, verb: &str) -> String {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/brokers/sentinel.sh");
-        let mut command = Command::new(script);
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dev/brokers");
+        let mut command = Command::new(format!("{scripts}/{}", self.script));
         command.env("BROKER_PORT", self.port.to_string()).env("BROKER_RUN", self.run.path().join("run"));
         let output = command.arg(verb).output().unwrap();
         assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
@@ -134,7 +141,7 @@ impl SentinelSet {
 }
 
 #[cfg(feature = "redis")]
-impl Drop for SentinelSet {
+impl Drop for ServerSet {
     fn drop(&mut self) {
         self.control("down");
     }
@@ -143,9 +150,8 @@ impl Drop for SentinelSet {
 /// The primary dies, and returns as a replica.
 #[cfg(feature = "redis")]
 fn nodes_follow_a_failover() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // Five ports in a row, below the last one.
-    let servers = SentinelSet { port: port.min(u16::MAX - 4), run: tempfile::tempdir().unwrap() };
+    // A primary, its replica and three sentinels.
+    let servers = ServerSet::new("sentinel.sh");
     let sentinels = servers.control("up");
     let nodes =
         [(); 2].map(|()| Running::serve(&["--cluster", &format!("redis+sentinel://{sentinels}/main")]));
@@ -174,6 +180,40 @@ fn nodes_follow_a_failover() {
     println!("works {} ms after the death of the primary", begin.elapsed().as_millis());
     servers.control("up");
     works_again("third");
+}
+
+/// Messages and histories pass through a cluster of Redis servers, of which one dies.
+#[cfg(feature = "redis")]
+fn nodes_share_a_redis_cluster() {
+    let servers = ServerSet::new("redis-cluster.sh");
+    let url = format!("redis+cluster://{}", servers.control("up"));
+    let nodes = [(); 2].map(|()| Running::serve(&["--cluster", &url, "--history", "kept.*=100"]));
+    for node in &nodes {
+        until("both nodes are known", || node.get("/metrics").contains("\nsinews_cluster_nodes 2\n"));
+        until("the store answers", || node.get("/metrics").contains("\nsinews_topic_store_up 1\n"));
+    }
+    let mut pattern = subscriber(&nodes[1], "kept.*");
+    let topics: Vec<String> = (0..12).map(|number| format!("kept.{number}")).collect();
+    let append = |topic: &str| nodes[0].request(&format!("POST /topics/{topic} HTTP/1.1"), "x");
+    for topic in &topics {
+        let mut one = subscriber(&nodes[1], topic);
+        until("it is appended", || append(topic).starts_with("HTTP/1.1 200 "));
+        assert_eq!(receive(&mut one)["topic"], **topic);
+        while receive(&mut pattern)["topic"] != **topic {}
+    }
+    let mut plain = subscriber(&nodes[1], "chat.room");
+    publish(&nodes[0], "chat.room", "hello");
+    assert_eq!(receive(&mut plain)["data"], "hello");
+    servers.control("kill");
+    let away = format!("sinews_topic_store_server_up{{server=\"redis://127.0.0.1:{}\"}} 0", servers.port);
+    until("the server is away", || nodes[0].get("/metrics").contains(&away));
+    let answers: Vec<_> = topics.iter().map(|topic| append(topic)).collect();
+    // Without all slots, the rest of the cluster rejects writes, by its default.
+    assert!(answers.iter().any(|answer| answer.starts_with("HTTP/1.1 503 ")), "{answers:?}");
+    servers.control("up");
+    for topic in &topics {
+        until("it is appended again", || append(topic).starts_with("HTTP/1.1 200 "));
+    }
 }
 
 /// Histories and keys of a server without a cluster, which is killed.
@@ -240,6 +280,7 @@ mod redis {
     sinews_testkit::tests! {
         ignore "needs a broker: cargo xtask brokers --only redis":
         nodes_follow_a_failover_of_sentinel => super::nodes_follow_a_failover();
+        nodes_share_a_redis_cluster => super::nodes_share_a_redis_cluster();
         nodes_are_one_server_through_failures => super::nodes_are_one_server();
         topic_store_outlives_a_server_alone => super::topic_store_outlives_a_server_alone();
         members_of_a_killed_node_leave_once => presence::members_of_a_killed_node_leave_once();

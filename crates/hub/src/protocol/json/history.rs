@@ -32,7 +32,7 @@ impl JsonClient {
         let messages = history_page(self.session.hub(), topic, start, read)?;
         let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
         let mut answer = json!({ "op": "history", "topic": topic, "messages": messages });
-        mark_stale(&mut answer, self.session.hub().stored(topic).and_then(|stored| stored.stale_for()));
+        mark_stale(&mut answer, self.session.hub().stored(topic).and_then(|stored| stored.stale_for(topic)));
         Ok(OpReply::Message(answer))
     }
 }

@@ -119,7 +119,7 @@ impl ConnectionKeys {
                 let recovered = subscribed.recovered;
                 let mut ack =
                     json!({ "topic": topic, "epoch": epoch, "seq": sequence, "recovered": recovered });
-                mark_stale(&mut ack, session.hub().stale_for());
+                mark_stale(&mut ack, session.hub().stale_for(topic));
                 Ok(Some(ack))
             }
             KeyOp::Unsubscribe => {

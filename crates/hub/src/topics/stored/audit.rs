@@ -24,11 +24,11 @@ pub(super) async fn run(stored: Weak<StoredTopics>) {
     let mut ticks = 0;
     while let Some(stored) = stored.upgrade() {
         let is_tick = timeout(TICK, stored.audit.notified()).await.is_err();
-        let is_up = stored.store.health().is_up();
+        let is_up = stored.is_partly_up();
         if is_tick {
             ticks += 1;
-            stored.maintain_logs(is_up);
-            stored.maintain_keys(is_up);
+            stored.maintain_logs();
+            stored.maintain_keys();
             stored.waiting.wake_all();
         }
         if !is_up {
@@ -65,6 +65,7 @@ impl StoredTopics {
             // The next round repeats it.
             let Ok(tops) = self.store.tops(names).await else { return };
             for ((part, asked), top) in part.iter().zip(tops) {
+                let Ok(top) = top else { continue };
                 match part.part {
                     PartKind::Log => self.audit_log(&part.topic, *asked, top),
                     PartKind::Keys => self.audit_keys(&part.topic, *asked, top),

@@ -62,7 +62,7 @@ impl StoredTopics {
     }
 
     /// Repeats failed reads, and drops the copies that are unused.
-    pub(super) fn maintain_keys(self: &Arc<Self>, is_up: bool) {
+    pub(super) fn maintain_keys(self: &Arc<Self>) {
         let Some((_, publisher)) = self.target() else { return };
         let all: Vec<Arc<KeyTopic>> = self.keys.lock().values().cloned().collect();
         for keys in all {
@@ -72,7 +72,7 @@ impl StoredTopics {
                 self.drop_keys(&keys, &publisher);
                 continue;
             }
-            if is_up {
+            if self.store.topic_health(&keys.topic).is_up() {
                 self.change_keys(&keys, KeyCopy::retry);
             }
         }
@@ -187,8 +187,7 @@ impl StoredTopics {
             condition: write.condition(),
             once: write.idempotency_key().map(Into::into),
         };
-        let commands =
-            KeyCommands { topic: topic.clone(), writes: vec![command], limits, wait_for_replica: false };
+        let commands = KeyCommands { topic: topic.clone(), writes: vec![command], limits };
         let written = self.store.write_keys(commands).await.map_err(|error| self.failure(&error))?;
         let written = self.outcome(&written, limits)?;
         if let Some(keys) = self.known_keys(&topic) {

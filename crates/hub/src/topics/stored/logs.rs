@@ -38,7 +38,6 @@ impl StoredTopics {
             retention,
             once: once.map(Into::into),
             if_top: None,
-            wait_for_replica: false,
         });
         let answer = append.map(|append| self.store.append(append));
         async move {
@@ -151,12 +150,12 @@ impl StoredTopics {
     }
 
     /// Repeats failed reads, and drops the copies that are unused.
-    pub(super) fn maintain_logs(self: &Arc<Self>, is_up: bool) {
+    pub(super) fn maintain_logs(self: &Arc<Self>) {
         let logs: Vec<Arc<LogTopic>> = self.logs.lock().values().cloned().collect();
         for log in logs {
             if log.is_unused() {
                 self.drop_log(&log);
-            } else if is_up {
+            } else if self.store.topic_health(&log.topic).is_up() {
                 self.change_log(&log, LogCopy::retry);
             }
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
@@ -36,6 +37,16 @@ impl Collector for StoredMetrics {
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        let servers = stored.store.servers();
+        if !servers.is_empty() {
+            let (name, help) =
+                ("sinews_topic_store_server_up", "Whether a server answers that has a part of the topics");
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for server in servers {
+                let labels = [("server", &*server.name)];
+                ConstGauge::new(u64::from(server.health.is_up())).encode(family.encode_family(&labels)?)?;
+            }
         }
         let counters = &stored.counters;
         let counters = [

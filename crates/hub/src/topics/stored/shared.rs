@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use sinews_server::Publisher;
-use sinews_store::{Capabilities, StoreError, StoreHealth, TopicPart, TopicStore};
+use sinews_store::{Capabilities, StoreError, StoreHealth, StoreServer, TopicPart, TopicStore};
 use tokio::sync::Notify;
 
 use super::key_topic::KeyTopic;
@@ -93,26 +93,45 @@ impl StoredTopics {
         self.store.capabilities()
     }
 
-    /// For how many milliseconds the copies have perhaps been old; `None`: the store answers.
-    pub(crate) fn stale_for(&self) -> Option<u64> {
-        match self.store.health() {
+    /// For how many milliseconds a topic's copies have perhaps been old; `None`: the store answers.
+    pub(crate) fn stale_for(&self, topic: &str) -> Option<u64> {
+        match self.store.topic_health(topic) {
             StoreHealth::Away { since, .. } => u64::try_from(since.elapsed().as_millis()).ok(),
             _ => None,
         }
     }
 
-    /// Whether the store answers, or has done so a short time ago.
+    /// Whether the store answers, or has done so a short time ago. One of its servers suffices: topics of the others do not
+    /// need those that are away.
     ///
     /// # Errors
     /// Why it does not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         match self.store.health() {
+            _ if self.is_partly_up() => Ok(()),
             StoreHealth::Away { since, reason } if since.elapsed() > AWAY_MAX => {
                 let seconds = since.elapsed().as_secs();
                 Err(format!("the topic store has not been reachable for {seconds} s: {reason}"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the store or one of its servers answers.
+    pub(super) fn is_partly_up(&self) -> bool {
+        self.store.health().is_up() || self.store.servers().iter().any(|server| server.health.is_up())
+    }
+
+    /// A line for each server that is away while others answer.
+    pub(crate) fn away_servers(&self) -> String {
+        let line = |server: &StoreServer| match &server.health {
+            StoreHealth::Away { since, reason } => {
+                let seconds = since.elapsed().as_secs();
+                Some(format!("topic store server {} away for {seconds} s: {reason}\n", server.name))
+            }
+            _ => None,
+        };
+        self.store.servers().iter().filter_map(line).collect()
     }
 
     /// Ends the connections to the store.
@@ -136,7 +155,7 @@ impl StoredTopics {
             if stored.wait_until(is_open).await {
                 return Ok(());
             }
-            let reason = match stored.store.health() {
+            let reason = match stored.store.topic_health(&topic) {
                 StoreHealth::Away { reason, .. } => reason,
                 _ => "it does not answer".into(),
             };

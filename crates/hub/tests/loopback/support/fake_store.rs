@@ -160,7 +160,6 @@ impl TopicStore for FakeStoreConnection {
             keys: true,
             failover_detection: FailoverDetection::Exact,
             acked_loss: AckedLoss::Failover,
-            waits_for_replica: false,
             conditions: ConditionSupport::Exact,
             atomic_keys: true,
             exact_limits: true,
@@ -229,8 +228,8 @@ impl TopicStore for FakeStoreConnection {
         self.with(|state, now| Ok(state.model.read_log(now, &read)))
     }
 
-    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Option<Position>>> {
-        self.with(|state, now| Ok(parts.iter().map(|part| state.model.top(now, part)).collect()))
+    fn tops(&self, parts: Vec<TopicPart>) -> StoreAnswer<Vec<Result<Option<Position>, StoreError>>> {
+        self.with(|state, now| Ok(parts.iter().map(|part| Ok(state.model.top(now, part))).collect()))
     }
 
     fn clear(&self, part: &TopicPart) -> StoreAnswer<()> {

@@ -167,18 +167,12 @@ impl ReplicatedPair {
     }
 }
 
-fn replicated(node: &StoreNode, topic: &str, payload: &str) -> LogAppended {
-    let append = LogAppend { wait_for_replica: true, ..message(topic, payload) };
-    wait(node.store.append(append)).expect("it is appended")
-}
-
 /// Loses the messages 4 and 5 of the topic `t`. Returns the position of the last message before, and of the last lost one.
 fn lose_messages(pair: &ReplicatedPair, node: &StoreNode) -> (Position, Position) {
-    let kept = ["a", "b", "c"].map(|payload| replicated(node, "t", payload));
+    let kept = ["a", "b", "c"].map(|payload| node.append("t", payload).expect("it is appended"));
     pair.wait_until_replicated(node, &TopicPart::log("t"));
     pair.link.set_silent(true);
-    let lost = ["d", "e"].map(|payload| replicated(node, "t", payload));
-    assert!(lost.iter().all(|appended| !appended.replicated), "{lost:?}");
+    let lost = ["d", "e"].map(|payload| node.append("t", payload).expect("it is appended"));
     pair.fail_over();
     until("it has found the failover", || node.append("other", "x").is_ok());
     node.wait_until_up();
@@ -189,7 +183,7 @@ fn lose_messages(pair: &ReplicatedPair, node: &StoreNode) -> (Position, Position
 fn messages_lost_in_a_failover_are_found() {
     let Some(pair) = ReplicatedPair::start() else { return };
     let node = StoreNode::up(&pair.entrance.url());
-    let untouched = replicated(&node, "u", "a").position;
+    let untouched = node.append("u", "a").expect("it is appended").position;
     let (kept, lost) = lose_messages(&pair, &node);
     let part = TopicPart::log("t");
     let chain = TopicChain { last: lost };
@@ -282,18 +276,22 @@ fn replica_is_no_primary() {
 }
 
 #[test]
-fn silent_replica_delays_one_batch_a_second() {
+fn acknowledged_write_is_at_a_replica_if_the_setting_says_so() {
     let Some(pair) = ReplicatedPair::start() else { return };
-    let node = StoreNode::up(&pair.entrance.url());
-    until("a message is replicated", || replicated(&node, "t", "a").replicated);
-    assert!(!node.append("t", "b").expect("it is appended").replicated, "it was not requested");
+    let node = StoreNode::up(&(pair.entrance.url() + "?replica.wait.ms=200"));
+    until("a message is acknowledged", || node.append("t", "a").is_ok());
     pair.link.set_silent(true);
     let started = Instant::now();
     for _ in 0..200 {
-        assert!(!replicated(&node, "t", "c").replicated);
+        let answer = node.append("t", "b");
+        assert!(
+            matches!(&answer, Err(StoreError::Unknown(reason)) if reason.contains("replica.wait.ms")),
+            "{answer:?}"
+        );
+        assert!(!node.read_after("t", 0).entries.is_empty(), "reads do not wait");
     }
-    // 20 s if each of them waited.
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    // 40 s if each of them waited.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -325,8 +323,7 @@ fn failure_after_a_write_is_unknown_and_one_before_is_a_rejection() {
         };
         let limits = sinews_store::KeyLimits { keys: 9, bytes: 9 };
         let writes = vec![key];
-        let writes =
-            sinews_store::KeyCommands { topic: topic.into(), writes, limits, wait_for_replica: false };
+        let writes = sinews_store::KeyCommands { topic: topic.into(), writes, limits };
         wait(node.store.write_keys(writes))
     };
     assert!(write("t").is_ok());

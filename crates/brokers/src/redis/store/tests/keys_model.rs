@@ -129,7 +129,6 @@ impl KeysRun<'_> {
             topic: "t".into(),
             writes: writes.iter().map(|(write, _)| write.clone()).collect(),
             limits,
-            wait_for_replica: false,
         };
         let answer = wait(self.node.store.write_keys(request)).expect("it answers");
         let prev = self.model.top.sequence;
@@ -147,7 +146,7 @@ impl KeysRun<'_> {
             self.model.top.epoch = answer.position.epoch;
         }
         let position = self.model.top;
-        assert_eq!(answer, KeysWritten { position, prev, outcomes, replicated: false }, "{writes:?}");
+        assert_eq!(answer, KeysWritten { position, prev, outcomes }, "{writes:?}");
     }
 
     fn read(&self) {
@@ -234,7 +233,7 @@ fn set(key: &str, value: &str) -> KeyCommand {
 const LIMITS: KeyLimits = KeyLimits { keys: 10_000, bytes: 16 << 20 };
 
 fn write(node: &StoreNode, limits: KeyLimits, writes: Vec<KeyCommand>) -> KeysWritten {
-    let writes = KeyCommands { topic: "t".into(), writes, limits, wait_for_replica: true };
+    let writes = KeyCommands { topic: "t".into(), writes, limits };
     wait(node.store.write_keys(writes)).expect("it answers")
 }
 
@@ -408,12 +407,7 @@ fn old_jumps_and_removals_are_forgotten() {
         let _: String = server.run("REPLICAOF NO ONE");
         node.wait_until_up();
         until("it is written", || {
-            let writes = KeyCommands {
-                topic: "t".into(),
-                writes: vec![set("a", "x")],
-                limits: LIMITS,
-                wait_for_replica: false,
-            };
+            let writes = KeyCommands { topic: "t".into(), writes: vec![set("a", "x")], limits: LIMITS };
             match wait(node.store.write_keys(writes)) {
                 Ok(written) => {
                     last = written.position;

@@ -93,7 +93,7 @@ fn measure_key_writes() {
             let topic = format!("topic-{}", number % topics).into();
             let limits = KeyLimits { keys: 10_000, bytes: 16 << 20 };
             let writes = vec![write(number / topics, ttl)];
-            write_request(&names, KeyCommands { topic, writes, limits, wait_for_replica: false })
+            write_request(&names, KeyCommands { topic, writes, limits })
         });
     }
 }

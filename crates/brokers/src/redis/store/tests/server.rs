@@ -22,10 +22,7 @@ pub(super) struct TestRedis {
 impl TestRedis {
     /// Starts a server with further arguments; `None` if none is installed.
     pub(super) fn start(arguments: &[&str]) -> Option<Self> {
-        let directory = tempfile::tempdir().expect("a directory");
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let port = listener.local_addr().expect("it is bound").port();
-        drop(listener);
+        let (directory, port) = (tempfile::tempdir().expect("a directory"), free_port());
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let Ok(child) = spawn(port, &directory, &arguments) else {
             println!("skipped: redis-server is not installed (apt install redis-server)");
@@ -93,6 +90,11 @@ fn spawn(port: u16, directory: &TempDir, arguments: &[String]) -> io::Result<Chi
     let port = port.to_string();
     command.args(["--bind", "127.0.0.1", "--port", &port, "--save", "", "--appendonly", "no"]);
     command.args(arguments).current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
+pub(super) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    listener.local_addr().expect("it is bound").port()
 }
 
 /// Passes connections on to a server.

@@ -15,7 +15,7 @@ fn submit_all(node: &StoreNode) -> Vec<StoreError> {
     let retention = Retention { messages: 2, age: Some(Duration::from_secs(60)), ..RETENTION };
     for payload in ["a", "b", "c"] {
         let once = Some(payload.into());
-        let append = LogAppend { retention, once, wait_for_replica: true, ..message("t", payload) };
+        let append = LogAppend { retention, once, ..message("t", payload) };
         errors.extend(wait(node.store.append(append)).err());
     }
     for start in [LogStart::After(0), LogStart::Last(1)] {
@@ -35,7 +35,7 @@ fn submit_all(node: &StoreNode) -> Vec<StoreError> {
         let once = Some(format!("{key}{ttl:?}{is_set}").into());
         let writes = vec![KeyCommand { key: key.into(), value, ttl, condition: None, once }];
         let limits = KeyLimits { keys: 10, bytes: 1000 };
-        let writes = KeyCommands { topic: "t".into(), writes, limits, wait_for_replica: true };
+        let writes = KeyCommands { topic: "t".into(), writes, limits };
         errors.extend(wait(node.store.write_keys(writes)).err());
     }
     errors.extend(wait(node.store.read_keys(ReadKeys { topic: "t".into(), cursor: None, limit: 10 })).err());
@@ -52,7 +52,7 @@ fn submit_all(node: &StoreNode) -> Vec<StoreError> {
 }
 
 /// Uses all operations, and waits for all notifications.
-fn use_all(node: &StoreNode) {
+pub(super) fn use_all(node: &StoreNode) {
     [TopicPart::log("t"), TopicPart::keys("t")].iter().for_each(|part| node.follow(part));
     assert_eq!(submit_all(node), []);
     let is_removal = |event: &StoreEvent| match event {
@@ -66,7 +66,13 @@ fn use_all(node: &StoreNode) {
     assert_eq!(wait(node.store.clear(&TopicPart::keys("t"))), Ok(()));
 }
 
-fn documented_rights() -> String {
+pub(super) fn documented_rights_for_clusters() -> String {
+    let page = include_str!("../../store.rs");
+    let rights = page.lines().find(|line| line.contains("+spublish")).expect("a line");
+    rights.trim_start_matches("//! ").to_owned()
+}
+
+pub(super) fn documented_rights() -> String {
     let page = include_str!("../../store.rs").replace("//! ", "").replace("//!", "");
     let rights = documented(&page, "ACL SETUSER");
     rights.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -79,7 +85,7 @@ fn documented_rights_suffice() {
         return;
     };
     let _: String = server.run(&documented_rights());
-    let url = server.url().replace("//", "//sinews:secret@");
+    let url = server.url().replace("//", "//sinews:secret@") + "?replica.wait.ms=500";
     let node = StoreNode::up(&url);
     use_all(&node);
     assert_eq!(server.run::<Vec<redis::Value>>("ACL LOG"), [], "nothing was rejected");
@@ -117,7 +123,8 @@ fn each_documented_right_is_needed() {
         let _: String = server.run(&format!("ACL SETUSER sinews {}", right.replace('+', "-")));
         let _: String = server.run("ACL LOG RESET");
         let _: String = server.run("FLUSHALL");
-        let mut settings = settings(&server.url().replace("//", "//sinews:secret@"));
+        let mut settings =
+            settings(&(server.url().replace("//", "//sinews:secret@") + "?replica.wait.ms=500"));
         // Removals are forgotten at once.
         settings.rules.removals_kept = 1;
         let node = StoreNode::with(settings);
@@ -270,7 +277,11 @@ fn sentinels_name_the_primary() {
 fn invalid_addresses_are_rejected() {
     for (url, reason) in [
         ("redis://h/x", "path"),
-        ("redis://h,i", "redis+sentinel"),
+        ("redis://h,i,h:6379", "occurs twice"),
+        ("redis+sentinel://h/a,", "service name"),
+        ("redis+cluster://h/a", "path"),
+        ("redis+cluster://h?database=1", "database"),
+        ("redis://h?replica.wait.ms=5000", "more than 1000"),
         ("redis+sentinel://h", "service name"),
         ("redis+sentinel://h:x/s", "port"),
         ("redis+unix://h/x", "redis+unix:///PATH"),
