@@ -22,7 +22,8 @@
 //! # Keys
 //! A hash has the values with their versions and expiries, and sorted sets index them: versions for the changes since a
 //! position, expiries, and removals, which are remembered for 60 s. Time is the server's: each script compares expiries
-//! with it, so that an expired key has no value for readers and writers. One node at a time, by a lease, removes expired
+//! with it, so that an expired key has no value for readers and writers; nodes
+//! compare announced expiries with their estimate of that clock ([`clock`]). One node at a time, by a lease, removes expired
 //! keys and announces that ([`sweep`]). Options and limits are one argument each, which a script reads once per batch, and
 //! a write leaves the texts that it does not change: `measure_key_writes` prints the cost.
 //!
@@ -52,6 +53,7 @@
 
 mod batch;
 mod channel;
+mod clock;
 mod connection;
 mod decode;
 mod follow;

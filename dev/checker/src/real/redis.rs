@@ -98,8 +98,8 @@ impl RedisServers {
 
 impl Servers for RedisServers {
     const NAME: &'static str = "redis";
-    /// An announcement has the rest of a key's time, and a link may hold it.
-    const TTL_RESOLUTION: u64 = 100_000 + super::plan::FAULT_MAX;
+    /// A node's estimate of the server's clock is late by the time of a login, over a link that holds bytes.
+    const TTL_RESOLUTION: u64 = 100_000 + 2_000_000;
     const WRITE_RESOLUTION: u64 = 1_000;
     const READS_ARE_EXACT: bool = true;
     const KEYS_ARE_STREAM: bool = false;

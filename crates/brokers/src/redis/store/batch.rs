@@ -16,6 +16,7 @@ use sinews_store::StoreError;
 use super::queue::{DEADLINE, OperationQueue, OperationReply, StoreOperation};
 use super::random;
 use super::script::ScriptName;
+use super::servers::ServerState;
 use super::store_thread::StoreThread;
 use crate::redis::error::{is_answer, rejection, with_remedy};
 
@@ -44,6 +45,7 @@ pub(super) struct ReplicaAcks {
 /// The batches of one script on one connection.
 pub(super) struct BatchSender<'a> {
     pub(super) store: &'a StoreThread,
+    pub(super) server: &'a ServerState,
     pub(super) script: ScriptName,
     /// The hash by which Redis knows the script; `None`: each call sends the text.
     pub(super) hash: Option<String>,
@@ -255,9 +257,13 @@ impl BatchSender<'_> {
         {
             tracing::warn!("Redis rejects PUBLISH: {}", String::from_utf8_lossy(&error));
         }
+        if let Some(Value::Int(time)) = values.next() {
+            self.server.clock.note(u64::try_from(time).unwrap_or(0), Instant::now());
+        }
+        let now = self.server.clock.milliseconds(Instant::now());
         let mut reason = None;
         for operation in batch {
-            let answer = match (reply(values.next()), self.store.settings.replica_wait) {
+            let answer = match (reply(values.next(), now), self.store.settings.replica_wait) {
                 (Ok(_), Some(time)) if operation.is_write && !is_replicated => Err(unreplicated(time)),
                 (answer, _) => answer,
             };
@@ -305,7 +311,7 @@ fn moving() -> StoreError {
 }
 
 /// Reads one operation's answer.
-fn reply(value: Option<Value>) -> Result<OperationReply, StoreError> {
+fn reply(value: Option<Value>, now: u64) -> Result<OperationReply, StoreError> {
     let values = match value {
         Some(Value::Array(values)) => values,
         // A successful operation with one value.
@@ -314,7 +320,7 @@ fn reply(value: Option<Value>) -> Result<OperationReply, StoreError> {
     };
     let (status, text) = match &values[..] {
         [Value::Int(status), Value::BulkString(text), ..] if *status < 0 => (*status, text),
-        _ => return Ok(values),
+        _ => return Ok(OperationReply { values, now }),
     };
     let text = String::from_utf8_lossy(text);
     let code = text.split(' ').next().unwrap_or_default();

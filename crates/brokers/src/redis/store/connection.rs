@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{LocalBoxFuture, select_all};
 use redis::aio::{MultiplexedConnection, SendError};
@@ -123,6 +123,9 @@ impl ServerThread {
         if field("role") != "master" {
             return Err(format!("the server is no primary, but has the role {}", field("role")));
         }
+        let time: u64 = field("server_time_usec").parse().unwrap_or(0);
+        self.state.clock.restart();
+        self.state.clock.note(time / 1_000, Instant::now());
         let policy = field("maxmemory_policy");
         if policy != "noeviction" {
             tracing::warn!(
@@ -155,8 +158,11 @@ impl ServerThread {
             // Without the right to store it, each call sends it.
             let hash = command.query_async(&mut loading).await.ok();
             let state = SentBatches::new(&self.state.queue);
-            let (store, connection, replicas) = (&*self.store, connection.clone(), &replicas);
-            tasks.push(Box::pin(BatchSender { store, script, hash, connection, replicas, state }.run()));
+            let (store, server) = (&*self.store, &*self.state);
+            let (connection, replicas) = (connection.clone(), &replicas);
+            tasks.push(Box::pin(
+                BatchSender { store, server, script, hash, connection, replicas, state }.run(),
+            ));
         }
         tasks.push(Box::pin(probe(connection)));
         tasks.push(Box::pin(self.sweep()));

@@ -65,14 +65,14 @@ pub(super) fn appended_to(message: Bytes) -> Option<(Arc<str>, u64, LogEntry)> {
     Some((log, fields.number()?, entry(fields)?))
 }
 
-/// Reads a message of keys: `epoch top prev skipped`, and for each change `version ttl key-bytes value-bytes`, the key and the
+/// Reads a message of keys: `epoch top prev skipped`, and for each change `version expiry key-bytes value-bytes`, the key and the
 /// value; a `-` in the place of `value-bytes` is a removal.
-pub(super) fn keys_changed(message: Bytes) -> Option<KeyUpdate> {
+pub(super) fn keys_changed(message: Bytes, now: u64) -> Option<KeyUpdate> {
     let mut fields = SpacedFields::new(message);
     let position = Position { epoch: fields.number()?, sequence: fields.number()? };
     let (prev, skipped, mut changes) = (fields.number()?, fields.number()? > 0, Vec::new());
     while !fields.0.is_empty() {
-        let (version, ttl) = (fields.number()?, ttl(fields.number()?));
+        let (version, ttl) = (fields.number()?, ttl(fields.number()?, now));
         let (key_bytes, value_bytes) = (usize::try_from(fields.number()?).ok()?, fields.text()?);
         let key = fields.key(key_bytes)?;
         let value = match &value_bytes[..] {
@@ -84,8 +84,9 @@ pub(super) fn keys_changed(message: Bytes) -> Option<KeyUpdate> {
     Some(KeyUpdate { position, prev, changes, skipped })
 }
 
-fn ttl(milliseconds: u64) -> Option<Duration> {
-    (milliseconds > 0).then(|| Duration::from_millis(milliseconds))
+/// The rest of a time to live. The removal of an expired key is announced on its own.
+fn ttl(expiry: u64, now: u64) -> Option<Duration> {
+    (expiry > 0).then(|| Duration::from_millis(expiry.saturating_sub(now).max(1)))
 }
 
 /// Reads a stored key: `version expiry value`. One that has expired has no value.
@@ -95,7 +96,7 @@ pub(super) fn stored_key(key: Vec<u8>, stored: Vec<u8>, now: u64) -> Option<Stor
     let is_expired = expiry > 0 && expiry <= now;
     let key = String::from_utf8(key).ok()?.into();
     let value = (!is_expired).then(|| fields.rest());
-    Some(StoredKey { key, version, value, ttl: ttl(expiry.saturating_sub(now)) })
+    Some(StoredKey { key, version, value, ttl: ttl(expiry, now) })
 }
 
 /// Reads `epoch sequence`, and perhaps more fields.
@@ -162,8 +163,8 @@ mod tests {
         let (epoch, entry) = appended(Bytes::from_static(b"7 12 11 99 8 13 12 99 x")).expect("a message");
         assert_eq!((epoch, entry.sequence, entry.prev, entry.time), (7, 12, 11, 99));
         assert_eq!(&entry.payload[..], b"8 13 12 99 x");
-        let update =
-            keys_changed(Bytes::from_static(b"7 12 10 1 11 0 1 5 a6 0 112 50 3 - b 1")).expect("a message");
+        let update = keys_changed(Bytes::from_static(b"7 12 10 1 11 0 1 5 a6 0 112 1050 3 - b 1"), 1_000)
+            .expect("a message");
         assert_eq!((update.position, update.prev), (Position { epoch: 7, sequence: 12 }, 10));
         assert!(update.skipped);
         let values: Vec<_> =
@@ -184,7 +185,7 @@ mod tests {
             "7 1 0 0 1 0 99999999999 - a",
             "7 1 0 0 1 0 1 1 \u{e4}",
         ] {
-            assert_eq!(keys_changed(Bytes::from_static(message.as_bytes())), None, "{message}");
+            assert_eq!(keys_changed(Bytes::from_static(message.as_bytes()), 0), None, "{message}");
         }
     }
 }

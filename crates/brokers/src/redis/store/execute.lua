@@ -6,7 +6,7 @@ local function failed(error)
   return {has_written and UNKNOWN or REJECTED, text}
 end
 
-local answers = {replicas, ''}
+local answers = {replicas, '', now}
 while argument_index < #ARGV do
   has_written = false
   local name = next_text()

@@ -62,8 +62,12 @@ impl ServerThread {
     /// Subscribes and passes messages on, until the connection fails, or has to be another one.
     async fn listen(&self) -> Result<(), String> {
         let Some(address) = self.address.borrow().clone() else { return Ok(()) };
-        let messages =
-            PushedMessages::new(self.store.shared.names.clone(), self.store.sink.clone(), self.name());
+        let messages = PushedMessages::new(
+            self.store.shared.names.clone(),
+            self.store.sink.clone(),
+            self.state.clone(),
+            self.name(),
+        );
         let receiver = messages.clone();
         let settings = AsyncConnectionConfig::new()
             .set_push_sender(move |push| {

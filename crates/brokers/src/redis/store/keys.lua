@@ -103,7 +103,7 @@ local function note_change(topic, key, change)
 end
 
 -- Announces the changes since the last announcement: `epoch top prev skipped`, of which the last is 1 behind a jump, and
--- for each change `version ttl key-bytes value-bytes` with the key and the value; a removal has no `value-bytes`, but a `-`.
+-- for each change `version expiry key-bytes value-bytes` with the key and the value; a removal has no `value-bytes`, but a `-`.
 local function announce(topic)
   local top = topic.top_text
   if top == topic.announced then return end
@@ -131,8 +131,8 @@ end
 local function set(topic, key, value, ttl, stored, old_expiry, start)
   local version = next_version(topic)
   -- The time is rounded down.
-  local expiry, expiry_text, ttl_text = now + 1 + ttl, '0', '0'
-  if ttl > 0 then expiry_text, ttl_text = format('%.0f', expiry), format('%.0f', ttl) end
+  local expiry, expiry_text = now + 1 + ttl, '0'
+  if ttl > 0 then expiry_text = format('%.0f', expiry) end
   write('HSET', topic.keys, key, version .. ' ' .. expiry_text .. ' ' .. value)
   call('ZADD', named(topic, 'version'), version, key)
   if stored then
@@ -146,7 +146,7 @@ local function set(topic, key, value, ttl, stored, old_expiry, start)
     call('ZADD', named(topic, 'expiry'), expiry_text, key)
     topic.due = min(topic.due, expiry)
   end
-  note_change(topic, key, version .. ' ' .. ttl_text .. ' ' .. #key .. ' ' .. #value .. ' ' .. key .. value)
+  note_change(topic, key, version .. ' ' .. expiry_text .. ' ' .. #key .. ' ' .. #value .. ' ' .. key .. value)
   return version
 end
 

@@ -98,7 +98,7 @@ fn options(write: &KeyCommand) -> String {
 
 /// Reads `epoch sequence prev` and the outcomes.
 fn written(reply: OperationReply) -> Option<KeysWritten> {
-    let mut values = Values::new(reply);
+    let mut values = Values::new(reply.values);
     values.number()?;
     let text = values.bytes()?;
     let (position, prev) = position_and_prev(&text)?;
@@ -123,12 +123,12 @@ fn outcome(text: &[u8]) -> Option<KeyOutcome> {
 }
 
 fn page(reply: OperationReply) -> Option<StoredKeys> {
-    let mut values = Values::new(reply);
+    let (mut values, estimate) = (Values::new(reply.values), reply.now);
     if values.number()? > 0 {
         return Some(StoredKeys::default());
     }
     let position = Some(position(&values.bytes()?)?);
-    let (now, server, cursor) = (values.number()?, values.bytes()?, values.bytes()?);
+    let (now, server, cursor) = (values.number()?.max(estimate), values.bytes()?, values.bytes()?);
     let cursor = (cursor != b"0").then(|| Bytes::from([&server[..], b" ", &cursor].concat()));
     let mut found = values.array()?.into_iter();
     let mut keys = Vec::with_capacity(found.len() / 2);
@@ -143,7 +143,7 @@ fn page(reply: OperationReply) -> Option<StoredKeys> {
 }
 
 fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
-    let mut values = Values::new(reply);
+    let (mut values, estimate) = (Values::new(reply.values), reply.now);
     match values.number()? {
         0 => {}
         // No topic, and no position.
@@ -154,7 +154,7 @@ fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
         }
         _ => return Some(KeyChanges::Unknown),
     }
-    let (position, now) = (position(&values.bytes()?)?, values.number()?);
+    let (position, now) = (position(&values.bytes()?)?, values.number()?.max(estimate));
     let skipped = values.number()? > 0;
     let (mut changed, stored) = (values.array()?.into_iter(), values.array()?);
     let mut changes = Vec::with_capacity(stored.len());

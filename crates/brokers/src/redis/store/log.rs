@@ -137,7 +137,7 @@ fn extras(has_name: bool, if_top: Option<Position>) -> String {
 }
 
 fn appended(reply: OperationReply) -> Result<LogAppended, StoreError> {
-    let mut values = Values::new(reply);
+    let mut values = Values::new(reply.values);
     let status = values.number();
     if status == Some(OTHER_TOP) {
         return Err(StoreError::OtherTop);
@@ -148,7 +148,7 @@ fn appended(reply: OperationReply) -> Result<LogAppended, StoreError> {
 }
 
 fn page(reply: OperationReply) -> Option<Result<LogPage, StoreError>> {
-    let mut values = Values::new(reply);
+    let mut values = Values::new(reply.values);
     if values.number()? > 0 {
         return Some(Ok(LogPage::default()));
     }
@@ -159,7 +159,7 @@ fn page(reply: OperationReply) -> Option<Result<LogPage, StoreError>> {
 }
 
 fn tops_of(reply: OperationReply) -> Option<Vec<Option<Position>>> {
-    let tops = array(reply.into_iter().nth(1)?)?;
+    let tops = array(reply.values.into_iter().nth(1)?)?;
     tops.into_iter()
         .map(|top| match top {
             Value::Nil => Some(None),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bytes::Bytes;
 use redis::{PushInfo, PushKind};
@@ -11,6 +12,7 @@ use tokio::sync::Notify;
 use super::channel::FollowedChannel;
 use super::decode;
 use super::names::{Names, matches};
+use super::servers::ServerState;
 use crate::lock::lock;
 
 /// Receives the messages of one connection.
@@ -20,6 +22,7 @@ pub(super) struct PushedMessages(Arc<PushedMessagesState>);
 struct PushedMessagesState {
     names: Names,
     sink: Arc<dyn StoreSink>,
+    server: Arc<ServerState>,
     /// The server's name, for logs.
     name: String,
     interest: Mutex<PushInterest>,
@@ -37,9 +40,9 @@ struct PushInterest {
 }
 
 impl PushedMessages {
-    pub(super) fn new(names: Names, sink: Arc<dyn StoreSink>, name: &str) -> Self {
+    pub(super) fn new(names: Names, sink: Arc<dyn StoreSink>, server: Arc<ServerState>, name: &str) -> Self {
         let (interest, ended) = (Mutex::default(), Notify::new());
-        Self(Arc::new(PushedMessagesState { names, sink, name: name.to_owned(), interest, ended }))
+        Self(Arc::new(PushedMessagesState { names, sink, server, name: name.to_owned(), interest, ended }))
     }
 
     /// Notes a pattern; returns whether it is the first or the last one with its channels.
@@ -115,7 +118,8 @@ impl PushedMessages {
         let Ok(channel) = std::str::from_utf8(channel) else { return };
         let passed = match self.0.names.part(channel) {
             Some(TopicPart { topic, part: PartKind::Keys }) => {
-                decode::keys_changed(payload).map(|update| self.0.sink.keys_changed(&topic, update))
+                decode::keys_changed(payload, self.0.server.clock.milliseconds(Instant::now()))
+                    .map(|update| self.0.sink.keys_changed(&topic, update))
             }
             Some(TopicPart { topic, part: PartKind::Log }) => {
                 if glob.is_some_and(|glob| !self.matches(Some(glob), &topic)) {

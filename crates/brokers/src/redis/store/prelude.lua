@@ -1,8 +1,8 @@
 -- Beginning of each script. A script executes a batch of operations.
 --
 -- ARGV[1] is a random number below 2^53 - 1 for new epochs. For each operation, ARGV has its name and arguments, and KEYS
--- its keys. The answer has the number of connected replicas, the first error of a publication or an empty string, and
--- for each operation a table that begins with a status.
+-- its keys. The answer has the number of connected replicas, the first error of a publication or an empty string, the
+-- time in milliseconds, and for each operation a table that begins with a status.
 
 local call, format, find, match, sub = redis.call, string.format, string.find, string.match, string.sub
 local floor, min, max = math.floor, math.min, math.max

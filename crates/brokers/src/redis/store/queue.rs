@@ -49,8 +49,14 @@ pub(super) struct StoreOperation {
 
 pub(super) type OperationAnswer = Box<dyn FnOnce(Result<OperationReply, StoreError>) + Send>;
 
-/// An operation's answer, which begins with a status.
-pub(super) type OperationReply = Vec<Value>;
+/// An operation's answer.
+#[derive(Debug)]
+pub(super) struct OperationReply {
+    /// Begins with a status.
+    pub(super) values: Vec<Value>,
+    /// The server's time when the answer came, or a little less, in milliseconds since 1970.
+    pub(super) now: u64,
+}
 
 /// An operation that is not submitted yet.
 pub(super) struct OperationRequest {

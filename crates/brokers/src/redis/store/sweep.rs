@@ -71,6 +71,8 @@ impl ServerThread {
             values.number()?;
             Some(Sweep { holds_lease: values.number()? > 0, more: values.number()? > 0 })
         };
-        self.state.queue.submit(request, move |reply| decode(Values::new(reply)).ok_or_else(unexpected))
+        self.state
+            .queue
+            .submit(request, move |reply| decode(Values::new(reply.values)).ok_or_else(unexpected))
     }
 }

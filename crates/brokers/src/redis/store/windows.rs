@@ -19,7 +19,7 @@ impl RedisStore {
             .number(milliseconds(once.window))
             .writes();
         self.shared.submit(request, |reply| {
-            let mut values = Values::new(reply);
+            let mut values = Values::new(reply.values);
             match values.number() {
                 Some(0) => Ok(FirstValue::First),
                 _ => values.bytes().map(|value| FirstValue::Value(value.into())).ok_or_else(unexpected),
@@ -34,7 +34,7 @@ impl RedisStore {
             .text(take.rate.max(0.0).to_string())
             .number(take.burst.max(1).into());
         self.shared.submit(request, |reply| {
-            let mut values = Values::new(reply);
+            let mut values = Values::new(reply.values);
             let granted =
                 values.number().and_then(|_| values.number()).and_then(|count| u32::try_from(count).ok());
             granted.ok_or_else(unexpected)
