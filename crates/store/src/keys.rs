@@ -1,7 +1,7 @@
 //! A topic's keys.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -133,8 +133,8 @@ pub struct StoredKey {
     pub version: u64,
     /// `None`: the key was removed.
     pub value: Option<Bytes>,
-    /// Time until the store removes the key, when this change was read; `None`: never.
-    pub ttl: Option<Duration>,
+    /// Time at which the store removes the key; `None`: never. It does not move while the change waits for another one.
+    pub expiry: Option<Instant>,
 }
 
 /// Changes to a topic's keys, as the store announces them.

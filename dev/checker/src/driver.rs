@@ -98,8 +98,7 @@ struct World<'a, E> {
 impl<'a, E: EngineSide> World<'a, E> {
     fn new(plan: &'a Plan, engine: E) -> Self {
         let nodes = (0..NODES).map(|node| start_node(node as u8, plan, &engine)).collect();
-        let mut record = Record::default();
-        record.history.run = Run {
+        let run = Run {
             seed: plan.seed,
             engine: engine.name().into(),
             deadline: DEADLINE,
@@ -110,6 +109,7 @@ impl<'a, E: EngineSide> World<'a, E> {
             lock_topic: Some(LOCKS),
             keys_are_stream: engine.keys_are_stream(),
         };
+        let record = Record::new(run, engine.origin());
         let mut world = Self {
             plan,
             engine,
@@ -310,8 +310,7 @@ impl<'a, E: EngineSide> World<'a, E> {
 
     fn poll_flights(&mut self) {
         for mut flight in mem::take(&mut self.flights) {
-            let now = self.record.now;
-            match flight.poll(now) {
+            match flight.poll(&self.record) {
                 None => self.flights.push(flight),
                 Some(done) => {
                     let (node, record) = (&mut self.nodes[flight.node], &mut self.record);

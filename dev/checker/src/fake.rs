@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sinews_store::{StoreHealth, StoreSink, TopicPart};
 
 use crate::model::{Model, Notice};
+pub(crate) use engine::CLOCK;
 use engine::Engine;
 
 /// The engine. Its owner moves the time; each node has a [`FakeStore`].

@@ -4,7 +4,8 @@ mod keys;
 mod log;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sinews_store::{
@@ -60,6 +61,14 @@ impl Default for Rules {
     fn default() -> Self {
         Self { jump: Jump::ToTime, if_new: true, once_window: Duration::from_secs(300) }
     }
+}
+
+static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The time of a model's clock, in microseconds, as the process's.
+#[must_use]
+pub(crate) fn instant(time: u64) -> Instant {
+    *ORIGIN + Duration::from_micros(time)
 }
 
 /// A notification for followers.
@@ -230,8 +239,8 @@ impl Model {
 
     /// Reads changes.
     #[must_use]
-    pub fn key_changes(&self, now: u64, topic: &str, after: Position) -> KeyChanges {
-        self.keys.get(topic).map_or(KeyChanges::Unknown, |keys| keys.changes(now, after))
+    pub fn key_changes(&self, topic: &str, after: Position) -> KeyChanges {
+        self.keys.get(topic).map_or(KeyChanges::Unknown, |keys| keys.changes(after))
     }
 
     /// Stores a value once.

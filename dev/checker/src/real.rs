@@ -205,6 +205,10 @@ impl<S: Servers> EngineSide for RealSide<S> {
         Moment { now, is_due: next.is_some_and(|next| next <= now) }
     }
 
+    fn origin(&self) -> Instant {
+        self.start
+    }
+
     fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }

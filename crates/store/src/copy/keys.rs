@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str, version: u64, is_set: bool) -> StoredKey {
-        StoredKey { key: name.into(), version, value: is_set.then(Bytes::new), ttl: None }
+        StoredKey { key: name.into(), version, value: is_set.then(Bytes::new), expiry: None }
     }
 
     fn update(prev: u64, last: u64, changes: &[(&str, u64, bool)]) -> KeyUpdate {

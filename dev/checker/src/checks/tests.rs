@@ -264,7 +264,8 @@ fn write_has_one_effect_and_one_answer() {
         || build().call(1, append(1, Some(1))).answer(0, appended(1, 0, false)).call(1, append(1, Some(1)));
     assert_eq!(named().answer(0, appended(1, 0, true)).found(), []);
     let without_prev = build().append(1, 0, 1).call(1, append(2, Some(1))).answer(0, appended(2, 1, false));
-    let without_prev = without_prev.append(3, 2, 3).call(1, append(2, Some(1))).answer(0, appended(2, 0, true));
+    let without_prev =
+        without_prev.append(3, 2, 3).call(1, append(2, Some(1))).answer(0, appended(2, 0, true));
     assert_eq!(without_prev.found(), [], "a repetition need not know its predecessor");
     assert_eq!(named().answer(0, appended(2, 1, false)).found(), [Check::Once]);
     let twice = build().call(1, append(1, None)).answer(0, Answer::Unknown);

@@ -1,7 +1,7 @@
 //! Operations of clients at a node's store.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sinews_store::{
@@ -84,13 +84,14 @@ pub(super) fn begin(
 
 impl Flight {
     /// The answer, if it has come.
-    pub(super) fn poll(&mut self, now: u64) -> Option<Done> {
+    pub(super) fn poll(&mut self, record: &Record) -> Option<Done> {
         let topic = self.topic;
         Some(match &mut self.kind {
             FlightKind::Append(payload, answer) => match answer.take()? {
                 Ok(appended) => {
                     let (sequence, prev) = (appended.position.sequence, appended.prev);
-                    let entry = LogEntry { sequence, prev, time: now / 1_000, payload: payload.clone() };
+                    let entry =
+                        LogEntry { sequence, prev, time: record.now / 1_000, payload: payload.clone() };
                     Done::Appended(topic, appended, entry)
                 }
                 Err(error) => Done::Answer(failure(&error)),
@@ -101,7 +102,7 @@ impl Flight {
                     let update = KeyUpdate {
                         position,
                         prev,
-                        changes: changes(writes, &written.outcomes),
+                        changes: changes(writes, &written.outcomes, record.instant()),
                         skipped: is_skipped(&written),
                     };
                     let outcomes: Vec<Outcome> = written.outcomes.iter().copied().map(Into::into).collect();
@@ -153,13 +154,14 @@ fn command(write: &KeyWrite) -> KeyCommand {
     }
 }
 
-fn changes(writes: &[KeyCommand], outcomes: &[KeyOutcome]) -> Vec<StoredKey> {
+fn changes(writes: &[KeyCommand], outcomes: &[KeyOutcome], now: Instant) -> Vec<StoredKey> {
     let mut changes = Vec::<StoredKey>::new();
     for (write, outcome) in writes.iter().zip(outcomes) {
         if let KeyOutcome::Changed(version) = *outcome {
             let (key, value) = (Arc::clone(&write.key), write.value.clone());
             changes.retain(|change| change.key != key);
-            changes.push(StoredKey { key, version, ttl: write.ttl.filter(|_| value.is_some()), value });
+            let expiry = write.ttl.filter(|_| value.is_some()).map(|ttl| now + ttl);
+            changes.push(StoredKey { key, version, value, expiry });
         }
     }
     changes

@@ -227,7 +227,7 @@ impl Node {
     pub(super) fn read_cached(&self, client: u16, topic: u16, record: &mut Record) {
         let copy = self.parts.get(&Part::keys(topic));
         if let Some((copy, position)) = copy.and_then(|copy| Some((copy, copy.last()?))) {
-            let keys = copy.keys(record.now);
+            let keys = copy.keys(record.instant());
             record.push(EventKind::Cached { node: self.id, client, topic, position: position.into(), keys });
         }
     }
@@ -236,7 +236,7 @@ impl Node {
     pub(super) fn record_copies(&self, record: &mut Record) {
         for copy in self.parts.values() {
             let position = copy.last().unwrap_or_default().into();
-            let keys = copy.keys(record.now);
+            let keys = copy.keys(record.instant());
             record.push(EventKind::FinalCopy { node: self.id, part: copy.part, position, keys });
         }
     }

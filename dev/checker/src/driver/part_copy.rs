@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
+use std::time::Instant;
 
 use sinews_store::{
     KeyChanges, KeyCopy, KeyStep, KeyUpdate, LogCopy, LogEntry, LogPage, LogStart, LogStep, PartKind,
@@ -66,7 +67,7 @@ struct KeyView {
 struct Timed {
     state: KeyState,
     /// When the store removes the key.
-    expiry: u64,
+    expiry: Option<Instant>,
 }
 
 /// Input of a copy.
@@ -103,11 +104,13 @@ impl PartCopy {
     }
 
     /// All keys with a value.
-    pub(super) fn keys(&self, now: u64) -> Vec<KeyState> {
+    pub(super) fn keys(&self, now: Instant) -> Vec<KeyState> {
         match &self.kind {
             Kind::Log { .. } => vec![],
             Kind::Keys { view, .. } => {
-                let has_value = |timed: &&Timed| timed.expiry > now && timed.state.value.is_some();
+                let has_value = |timed: &&Timed| {
+                    timed.expiry.is_none_or(|expiry| expiry > now) && timed.state.value.is_some()
+                };
                 let live = view.keys.values().filter(has_value);
                 live.map(|timed| timed.state).collect()
             }
@@ -217,12 +220,12 @@ impl PartCopy {
             KeyStep::Install(position, keys) => {
                 let states: Vec<KeyState> = keys.iter().map(key_state).collect();
                 view.keys.clear();
-                view.apply(&keys, cx.record.now);
+                view.apply(&keys);
                 view.forgotten = position.sequence;
                 reset(&self.clients, self.part, position, &states, cx);
             }
             KeyStep::Apply(update) => {
-                view.apply(&update.changes, cx.record.now);
+                view.apply(&update.changes);
                 let position: EpochSequence = update.position.into();
                 let changes: Vec<KeyState> = update.changes.iter().map(key_state).collect();
                 let prev = update.prev;
@@ -264,7 +267,7 @@ impl PartCopy {
                     self.clients.push(client);
                 }
                 _ if is_live && is_decided => {
-                    let (position, keys) = (last.into(), self.keys(cx.record.now));
+                    let (position, keys) = (last.into(), self.keys(cx.record.instant()));
                     cx.record.push(EventKind::Subscribed {
                         client,
                         node,
@@ -351,11 +354,10 @@ impl Retained {
 }
 
 impl KeyView {
-    fn apply(&mut self, changes: &[StoredKey], now: u64) {
+    fn apply(&mut self, changes: &[StoredKey]) {
         for change in changes {
-            let ttl = change.ttl.map(|ttl| u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX));
-            let expiry = ttl.map_or(u64::MAX, |ttl| now.saturating_add(ttl));
-            self.keys.insert(Arc::clone(&change.key), Timed { state: key_state(change), expiry });
+            let timed = Timed { state: key_state(change), expiry: change.expiry };
+            self.keys.insert(Arc::clone(&change.key), timed);
         }
     }
 }

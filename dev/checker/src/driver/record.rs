@@ -1,15 +1,18 @@
 //! The history of a run, and the place of each client in it.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 use sinews_store::StoredKey;
 
-use crate::history::{EpochSequence, EventKind, History, KeyState, Part};
+use crate::history::{EpochSequence, EventKind, History, KeyState, Part, Run};
 
 /// A history that grows.
-#[derive(Default)]
 pub(super) struct Record {
     pub(super) history: History,
+    /// Time 0 as the process's.
+    origin: Instant,
     /// Microseconds.
     pub(super) now: u64,
     /// Last position of each client.
@@ -17,6 +20,16 @@ pub(super) struct Record {
 }
 
 impl Record {
+    pub(super) fn new(run: Run, origin: Instant) -> Self {
+        let history = History { run, events: vec![] };
+        Self { history, origin, now: 0, positions: FxHashMap::default() }
+    }
+
+    /// The time as the process's.
+    pub(super) fn instant(&self) -> Instant {
+        self.origin + Duration::from_micros(self.now)
+    }
+
     pub(super) fn push(&mut self, kind: EventKind) {
         match &kind {
             EventKind::Subscribed { client, part, position, .. }

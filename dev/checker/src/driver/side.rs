@@ -1,12 +1,13 @@
 //! The engine's side of a run.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sinews_store::TopicStore;
 
 use super::plan::{NODES, Plan, PlannedFault};
-use crate::fake::{FakeEngine, LinkFaults};
-use crate::model::Model;
+use crate::fake::{CLOCK, FakeEngine, LinkFaults};
+use crate::model::{Model, instant};
 
 /// The time, and whether the driver's next action is due.
 pub(crate) struct Moment {
@@ -41,6 +42,9 @@ pub(crate) trait EngineSide {
 
     /// The time in microseconds.
     fn now(&self) -> u64;
+
+    /// Time 0 as the process's.
+    fn origin(&self) -> Instant;
 
     /// Grows when operations may have been answered.
     fn answered(&mut self) -> u64;
@@ -103,6 +107,10 @@ impl EngineSide for FakeSide {
 
     fn now(&self) -> u64 {
         self.now
+    }
+
+    fn origin(&self) -> Instant {
+        instant(CLOCK)
     }
 
     fn answered(&mut self) -> u64 {

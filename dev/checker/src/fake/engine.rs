@@ -13,7 +13,7 @@ use super::{LinkFaults, SinkCall, SinkCalls};
 use crate::model::{Model, Notice};
 
 /// The engine's clock at virtual time 0: microseconds since 1970, later than a topic without a failover has sequences.
-const CLOCK: u64 = 1 << 50;
+pub(crate) const CLOCK: u64 = 1 << 50;
 /// Deadline of an operation.
 pub(super) const DEADLINE: u64 = 3_000_000;
 /// Time between two removals of expired keys.

@@ -152,7 +152,7 @@ impl TopicStore for FakeStore {
 
     fn key_changes(&self, topic: &str, after: Position) -> StoreAnswer<KeyChanges> {
         let name: Box<str> = topic.into();
-        self.submit(topic, move |model, now| (Ok(model.key_changes(now, &name, after)), vec![]))
+        self.submit(topic, move |model, _| (Ok(model.key_changes(&name, after)), vec![]))
     }
 
     fn once(&self, once: OnceRequest) -> StoreAnswer<FirstValue> {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use sinews_store::{
@@ -10,7 +9,7 @@ use sinews_store::{
     ReadKeys, StoredKey, StoredKeys,
 };
 
-use super::{Jump, Primary, Rules, micros};
+use super::{Jump, Primary, Rules, instant, micros};
 
 /// Time for which removals are remembered.
 const REMEMBERED: u64 = 60_000_000;
@@ -83,7 +82,7 @@ impl TopicKeys {
         self.update(now, |keys, changes| {
             for key in due {
                 let version = keys.remove(&key, primary);
-                changes.push(StoredKey { key, version, value: None, ttl: None });
+                changes.push(StoredKey { key, version, value: None, expiry: None });
             }
         })
     }
@@ -104,7 +103,8 @@ impl TopicKeys {
                     changes.retain(|change| change.key != command.key);
                     let (key, value) = (Arc::clone(&command.key), command.value.clone());
                     let ttl = command.ttl.filter(|_| value.is_some());
-                    changes.push(StoredKey { key, version, value, ttl });
+                    let expiry = ttl.map(|ttl| instant(now.saturating_add(micros(ttl))));
+                    changes.push(StoredKey { key, version, value, expiry });
                 }
             }
         });
@@ -121,7 +121,7 @@ impl TopicKeys {
             let Some((key, value)) = rest.next() else { break };
             last = Some(key);
             if value.is_live(now) {
-                keys.push(stored(now, key, value));
+                keys.push(stored(key, value));
             }
         }
         let cursor = last.filter(|_| rest.peek().is_some());
@@ -129,7 +129,7 @@ impl TopicKeys {
         StoredKeys { position: Some(self.top), keys, cursor }
     }
 
-    pub(super) fn changes(&self, now: u64, after: Position) -> KeyChanges {
+    pub(super) fn changes(&self, after: Position) -> KeyChanges {
         let sequence = after.sequence;
         let is_skipped = |&(low, high): &(u64, u64)| low < sequence && sequence < high;
         let is_unknown = after.epoch != self.top.epoch
@@ -140,14 +140,14 @@ impl TopicKeys {
             return KeyChanges::Unknown;
         }
         let live = self.keys.iter().filter(|(_, value)| value.version > sequence);
-        let mut changes: Vec<StoredKey> = live.map(|(key, value)| stored(now, key, value)).collect();
+        let mut changes: Vec<StoredKey> = live.map(|(key, value)| stored(key, value)).collect();
         let removed = self.removed.range(sequence + 1..);
         changes.extend(removed.filter(|(_, (key, _))| !self.keys.contains_key(key)).map(
             |(version, (key, _))| StoredKey {
                 key: Arc::clone(key),
                 version: *version,
                 value: None,
-                ttl: None,
+                expiry: None,
             },
         ));
         changes.sort_unstable_by_key(|change| change.version);
@@ -267,7 +267,7 @@ impl TopicKeys {
     }
 }
 
-fn stored(now: u64, key: &Arc<str>, value: &Value) -> StoredKey {
-    let ttl = value.expiry.map(|expiry| Duration::from_micros(expiry.saturating_sub(now)));
-    StoredKey { key: Arc::clone(key), version: value.version, value: Some(value.value.clone()), ttl }
+fn stored(key: &Arc<str>, value: &Value) -> StoredKey {
+    let (key, version, expiry) = (Arc::clone(key), value.version, value.expiry.map(instant));
+    StoredKey { key, version, value: Some(value.value.clone()), expiry }
 }

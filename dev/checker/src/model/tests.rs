@@ -87,13 +87,13 @@ fn first_write_behind_a_failover_skips_sequences() {
     let lost = model.top(0, &TopicPart::keys("a")).unwrap();
     model = replica;
     model.fail_over(2);
-    assert_eq!(model.key_changes(0, "a", lost), KeyChanges::Unknown);
+    assert_eq!(model.key_changes("a", lost), KeyChanges::Unknown);
     let (jumped, _) = model.append(0, &append("3", None, None)).unwrap();
     assert_eq!((jumped.prev, jumped.position.sequence), (1, 1 + SKIPPED));
     assert_eq!(model.append(0, &append("4", None, None)).unwrap().0.position.sequence, 2 + SKIPPED);
     assert_eq!(outcome(&mut model, 0, command("k", Some("3"), None)), KeyOutcome::Changed(1 + SKIPPED));
-    assert_eq!(model.key_changes(0, "a", lost), KeyChanges::Unknown);
-    let KeyChanges::Since(update) = model.key_changes(0, "a", Position { sequence: 1, ..lost }) else {
+    assert_eq!(model.key_changes("a", lost), KeyChanges::Unknown);
+    let KeyChanges::Since(update) = model.key_changes("a", Position { sequence: 1, ..lost }) else {
         panic!("a position that survived")
     };
     assert!(update.skipped && update.prev == 1 && update.changes.len() == 1);
@@ -101,7 +101,7 @@ fn first_write_behind_a_failover_skips_sequences() {
         model.fail_over(3 + jump as u64);
         outcome(&mut model, 0, command("k", Some("4"), None));
     }
-    let survived = model.key_changes(0, "a", Position { sequence: 1, ..lost });
+    let survived = model.key_changes("a", Position { sequence: 1, ..lost });
     assert_eq!(survived, KeyChanges::Unknown, "the first jump is forgotten");
 }
 
@@ -166,15 +166,15 @@ fn expired_key_is_none_before_its_removal() {
         write(&mut model, SECOND, vec![command("k", Some("2"), Some(KeyCondition::IfNew))]);
     assert_eq!((written.prev, written.outcomes[0]), (3, KeyOutcome::Changed(4)));
     let Notice::Changed { update, .. } = &notices[0] else { panic!("two updates") };
-    let removed = StoredKey { key: Arc::from("k"), version: 3, value: None, ttl: None };
+    let removed = StoredKey { key: Arc::from("k"), version: 3, value: None, expiry: None };
     assert_eq!((update.prev, &update.changes[..]), (2, &[removed][..]));
     assert_eq!(model.expire(SECOND), []);
     let after = Position { sequence: 2, ..written.position };
-    let KeyChanges::Since(update) = model.key_changes(SECOND, "a", after) else { panic!("it is known") };
+    let KeyChanges::Since(update) = model.key_changes("a", after) else { panic!("it is known") };
     assert_eq!(update.changes.len(), 1, "each key once");
     outcome(&mut model, 2 * SECOND, command("m", None, None));
     outcome(&mut model, 63 * SECOND, command("k", None, None));
-    assert_eq!(model.key_changes(63 * SECOND, "a", after), KeyChanges::Unknown, "forgotten");
+    assert_eq!(model.key_changes("a", after), KeyChanges::Unknown, "forgotten");
 }
 
 #[test]

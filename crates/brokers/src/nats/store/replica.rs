@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Message;
 use bytes::Bytes;
@@ -131,7 +131,10 @@ impl ReplicaKey {
             key: key.clone(),
             version: self.version,
             value: self.value.clone().filter(|_| is_live),
-            ttl: self.expires.filter(|_| is_live).map(|expires| Duration::from_micros(expires - now)),
+            expiry: self
+                .expires
+                .filter(|_| is_live)
+                .map(|expires| Instant::now() + Duration::from_micros(expires - now)),
         }
     }
 
@@ -402,8 +405,10 @@ mod tests {
             value: Some("v".into()),
             expires: Some(5),
         };
+        let begun = Instant::now();
         let update = replica.apply(message, 2).1;
-        assert_eq!(update.changes[0].ttl, Some(Duration::from_micros(3)));
+        let left = update.changes[0].expiry.map(|expiry| expiry.saturating_duration_since(begun));
+        assert!(left.is_some_and(|left| left >= Duration::from_micros(3) && left < Duration::from_secs(10)));
         assert_eq!(
             (replica.page("t", None, 9, 4).keys.len(), replica.page("t", None, 9, 5).keys.len()),
             (1, 0)

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use redis::Value;
 use sinews_store::{KeyUpdate, LogEntry, Position, StoreError, StoredKey};
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Takes fields from the front of bytes.
 pub(super) struct SpacedFields(Bytes);
@@ -72,31 +72,31 @@ pub(super) fn keys_changed(message: Bytes, now: u64) -> Option<KeyUpdate> {
     let position = Position { epoch: fields.number()?, sequence: fields.number()? };
     let (prev, skipped, mut changes) = (fields.number()?, fields.number()? > 0, Vec::new());
     while !fields.0.is_empty() {
-        let (version, ttl) = (fields.number()?, ttl(fields.number()?, now));
+        let (version, expiry) = (fields.number()?, expiry(fields.number()?, now));
         let (key_bytes, value_bytes) = (usize::try_from(fields.number()?).ok()?, fields.text()?);
         let key = fields.key(key_bytes)?;
         let value = match &value_bytes[..] {
             b"-" => None,
             count => Some(fields.bytes(usize::try_from(number(count)?).ok()?)?),
         };
-        changes.push(StoredKey { key, version, value, ttl });
+        changes.push(StoredKey { key, version, value, expiry });
     }
     Some(KeyUpdate { position, prev, changes, skipped })
 }
 
-/// The rest of a time to live. The removal of an expired key is announced on its own.
-fn ttl(expiry: u64, now: u64) -> Option<Duration> {
-    (expiry > 0).then(|| Duration::from_millis(expiry.saturating_sub(now).max(1)))
+/// Converts an expiry by the server's clock, which shows `now`.
+fn expiry(expiry: u64, now: u64) -> Option<Instant> {
+    (expiry > 0).then(|| Instant::now() + Duration::from_millis(expiry.saturating_sub(now)))
 }
 
 /// Reads a stored key: `version expiry value`. One that has expired has no value.
 pub(super) fn stored_key(key: Vec<u8>, stored: Vec<u8>, now: u64) -> Option<StoredKey> {
     let mut fields = SpacedFields::new(stored);
-    let (version, expiry) = (fields.number()?, fields.number()?);
-    let is_expired = expiry > 0 && expiry <= now;
+    let (version, expires) = (fields.number()?, fields.number()?);
+    let is_expired = expires > 0 && expires <= now;
     let key = String::from_utf8(key).ok()?.into();
     let value = (!is_expired).then(|| fields.rest());
-    Some(StoredKey { key, version, value, ttl: ttl(expiry, now) })
+    Some(StoredKey { key, version, value, expiry: expiry(expires, now) })
 }
 
 /// Reads `epoch sequence`, and perhaps more fields.
@@ -163,6 +163,7 @@ mod tests {
         let (epoch, entry) = appended(Bytes::from_static(b"7 12 11 99 8 13 12 99 x")).expect("a message");
         assert_eq!((epoch, entry.sequence, entry.prev, entry.time), (7, 12, 11, 99));
         assert_eq!(&entry.payload[..], b"8 13 12 99 x");
+        let begun = Instant::now();
         let update = keys_changed(Bytes::from_static(b"7 12 10 1 11 0 1 5 a6 0 112 1050 3 - b 1"), 1_000)
             .expect("a message");
         assert_eq!((update.position, update.prev), (Position { epoch: 7, sequence: 12 }, 10));
@@ -170,7 +171,8 @@ mod tests {
         let values: Vec<_> =
             update.changes.iter().map(|change| (&*change.key, change.value.as_deref())).collect();
         assert_eq!(values, [("a", Some(&b"6 0 1"[..])), ("b 1", None)]);
-        assert_eq!(update.changes[1].ttl, Some(Duration::from_millis(50)));
+        let left = update.changes[1].expiry.map(|expiry| expiry.saturating_duration_since(begun));
+        assert!(left.is_some_and(|left| left >= Duration::from_millis(50) && left < Duration::from_secs(10)));
     }
 
     #[test]

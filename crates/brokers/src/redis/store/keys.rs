@@ -162,7 +162,7 @@ fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
         let (key, version) = (bytes(changed.next()?)?, number(&bytes(changed.next()?)?)?);
         changes.push(match stored {
             Value::Nil => {
-                StoredKey { key: String::from_utf8(key).ok()?.into(), version, value: None, ttl: None }
+                StoredKey { key: String::from_utf8(key).ok()?.into(), version, value: None, expiry: None }
             }
             stored => stored_key(key, bytes(stored)?, now)?,
         });

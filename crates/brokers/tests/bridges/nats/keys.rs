@@ -317,7 +317,8 @@ fn key_expires_at_all_nodes() {
     let KeyOutcome::Changed(first) = one.outcome("t", lock.clone()) else { panic!("it is new") };
     let update = two.sink.until("it is set", |all| all.updates.get("t")?.first().cloned());
     // Each node estimates the clock of the servers.
-    assert!(update.changes[0].ttl.is_some_and(|left| left <= Duration::from_millis(1_700)));
+    let left = update.changes[0].expiry.map(|expiry| expiry.saturating_duration_since(Instant::now()));
+    assert!(left.is_some_and(|left| left <= Duration::from_millis(1_700)));
     assert_eq!(two.outcome("t", lock.clone()), KeyOutcome::Exists(first));
     // The lock can be taken when the time is over, before the server has removed the value.
     let second = loop {

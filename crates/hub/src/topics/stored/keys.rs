@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sinews_server::{
@@ -242,13 +242,18 @@ impl StoredTopics {
     }
 }
 
+/// Time to live that a snapshot has for an expired key.
+const EXPIRED: Duration = Duration::from_millis(1);
+
 /// Keys from the store as a replica's.
 fn snapshot(topic: &str, position: Position, forgotten: u64, keys: Vec<StoredKey>) -> KeyedSnapshot {
+    let now = Instant::now();
     let key = |key: StoredKey| KeySnapshot {
         key: key.key.to_string(),
         version: key.version,
         value: key.value,
-        ttl: key.ttl,
+        // The removal of an expired key is a change of its own.
+        ttl: key.expiry.map(|expiry| expiry.saturating_duration_since(now).max(EXPIRED)),
         client: None,
     };
     let keys = keys.into_iter().map(key).collect();

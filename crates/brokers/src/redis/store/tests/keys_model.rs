@@ -500,7 +500,7 @@ fn key_without_a_new_time_to_live_stays() {
     until("the other one is removed", || server.run::<i64>(&format!("HLEN {}", names.key("keys", "t"))) == 1);
     let keys: Vec<_> = read_all(&node, "t").into_iter().flat_map(|page| page.keys).collect();
     assert_eq!(keys.len(), 1);
-    assert_eq!((&*keys[0].key, keys[0].ttl), ("a", None));
+    assert_eq!((&*keys[0].key, keys[0].expiry), ("a", None));
 }
 
 #[test]
