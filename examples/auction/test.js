@@ -12,7 +12,7 @@ import { API_KEY, AUTH_SECRET, folder, freePort, limit, proxy, serveTutorial, st
 const run = promisify(execFile);
 const path = (name) => new URL(name, import.meta.url).pathname;
 /** Milliseconds without a network: a minute, unless the variable says otherwise. */
-const OFFLINE = Number(process.env.AUCTION_OFFLINE ?? 8_000);
+const OFFLINE = Number(process.env.AUCTION_OFFLINE ?? 4_000);
 /** A folder for pictures of the pages, if there is one. */
 const PICTURES = process.env.AUCTION_PICTURES;
 

@@ -19,12 +19,19 @@ function expiring(seconds, id = "?>") {
 function page(t) {
   const target = new EventTarget();
   const document = Object.assign(new EventTarget(), { visibilityState: "visible" });
-  const globals = { addEventListener: target.addEventListener.bind(target), removeEventListener: target.removeEventListener.bind(target), document };
+  const listeners = new Set();
+  for (const one of [target, document]) {
+    const { addEventListener: add, removeEventListener: remove } = one;
+    one.addEventListener = (type, listener) => (listeners.add(type), add.call(one, type, listener));
+    one.removeEventListener = (type, listener) => (listeners.delete(type), remove.call(one, type, listener));
+  }
+  const globals = { addEventListener: target.addEventListener, removeEventListener: target.removeEventListener, document };
   for (const [name, value] of Object.entries(globals)) {
     globalThis[name] = value;
     t.after(() => delete globalThis[name]);
   }
   return {
+    listeners,
     window: (type) => target.dispatchEvent(new Event(type)),
     show(state) {
       document.visibilityState = state;
@@ -110,12 +117,11 @@ test("a heartbeat that is late, as after a sleep, waits three seconds for the an
 });
 
 test("a closed client leaves no listeners at the page", limit, async (t) => {
-  const { client, window, show, sockets, next } = await inPage(t);
+  const { client, listeners, next } = await inPage(t);
   await next();
+  assert.deepEqual([...listeners], ["online", "offline", "visibilitychange"]);
   client.close();
-  for (const type of ["online", "offline"]) window(type);
-  show("visible");
-  assert.deepEqual(sockets[0].sent, []);
+  assert.equal(listeners.size, 0);
 });
 
 test("a token is kept over attempts until a fifth of its life is left, and is requested again after a rejection", limit, async (t) => {
@@ -237,6 +243,21 @@ test("with `debug`, states, delays and frames are printed, and no token is", lim
     assert.equal(text.includes(token) || printed.some((line) => line.length > 1_100), false);
     method.mock.restore();
   }
+});
+
+test("with `debug`, a renewal prints no token", limit, async (t) => {
+  const printed = [];
+  t.mock.method(console, "debug", (...parts) => printed.push(parts.join(" ")));
+  let calls = 0;
+  const made = [expiring(100, 1), expiring(200, 2)];
+  const { next } = await inPage(t, { debug: true, token: () => made[calls++] });
+  const socket = await next();
+  socket.line({ op: "welcome", expires_in: 100 });
+  t.mock.timers.tick(80_000);
+  await settled();
+  assert.equal(socket.sent.at(-1).token, made[1]);
+  assert.ok(printed.includes("sinews: > a new token"));
+  assert.ok(!printed.some((line) => made.some((token) => line.includes(token))));
 });
 
 test("options that do not exist are written to the console", limit, async (t) => {

@@ -163,7 +163,12 @@ test("a join that the server rejects is written to the console, unless the appli
   client.join("one", { id: "anna" });
   const awaited = assert.rejects(client.join("two", { id: "anna" }), { code: 403 });
   const caught = client.join("three", { id: "anna" }).catch(({ code }) => code);
+  // The second join replaces the member, and the first caller waits for it.
+  const replaced = assert.rejects(client.join("four", { id: "anna" }), { code: 403 });
+  await settled();
+  client.join("four", { id: "anna", info: 2 });
   for (const { id } of await requests()) socket.line({ op: "error", id, code: 403, error: "no" });
+  await replaced;
   await awaited;
   assert.equal(await caught, 403);
   assert.deepEqual(warned, ["sinews: one: no (403)"]);
