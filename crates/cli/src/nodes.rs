@@ -1,5 +1,6 @@
 //! `sinews nodes`.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,37 +44,42 @@ pub(crate) fn run(args: &NodesArgs) -> Result<(), String> {
 }
 
 fn lines(nodes: &[ClusterNode]) -> String {
-    nodes
-        .iter()
-        .map(|node| {
-            let ClusterNode { id, name, version, uptime, connections, users, topics, .. } = node;
-            let line = serde_json::json!({
-                "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
-                "users": users, "topics": topics,
-            });
-            format!("{}\n", escape_json(&line.to_string()))
-        })
-        .collect()
+    nodes.iter().map(|node| format!("{}\n", escape_json(&node.to_json().to_string()))).collect()
 }
 
 fn table(nodes: &[ClusterNode]) -> String {
     let names: Vec<String> = nodes.iter().map(|node| escape_line(&node.name)).collect();
     let width = names.iter().map(|name| name.chars().count()).chain([4]).max().unwrap_or(4);
     let mut table = format!(
-        "{:<width$}  {:<32}  {:<10}  {:>9}  {:>11}  {:>9}  {:>9}\n",
-        "NAME", "ID", "VERSION", "UPTIME", "CONNECTIONS", "USERS", "TOPICS"
+        "{:<width$}  {:<32}  {:<10}  {:>9}  {:>11}  {:>9}  {:>9}  {}\n",
+        "NAME", "ID", "VERSION", "UPTIME", "CONNECTIONS", "USERS", "TOPICS", "STORE"
     );
     for (node, name) in nodes.iter().zip(&names) {
         let ClusterNode { id, version, connections, users, topics, .. } = node;
         let (id, version, uptime) = (escape_line(id), escape_line(version), uptime(node.uptime));
+        let store = escape_line(engine(node));
+        let away = if node.store_away { ", away" } else { "" };
         table.push_str(&format!(
-            "{name:<width$}  {id:<32}  {version:<10}  {uptime:>9}  {connections:>11}  {users:>9}  {topics:>9}\n"
+            "{name:<width$}  {id:<32}  {version:<10}  {uptime:>9}  {connections:>11}  {users:>9}  {topics:>9}  \
+             {store}{away}\n"
         ));
+    }
+    let stores: BTreeSet<&str> = nodes.iter().map(|node| &*node.store).filter(|it| !it.is_empty()).collect();
+    for store in stores {
+        table.push_str(&format!("topic store {}\n", escape_line(store)));
     }
     if nodes.is_empty() {
         table.push_str("no node\n");
     }
     table
+}
+
+/// The name of a node's topic store.
+fn engine(node: &ClusterNode) -> &str {
+    match node.store.split_once(':') {
+        Some((engine, _)) => engine,
+        None => "none",
+    }
 }
 
 fn uptime(seconds: u64) -> String {
@@ -99,14 +105,30 @@ mod tests {
     fn names_of_nodes_cannot_control_the_terminal() {
         let mut node = ClusterNode::default();
         (node.name, node.version) = ("a\x1b[2J\u{9b}m\r\nfake".to_owned(), "1\x07".to_owned());
+        "a\x1b: b\r\nc".clone_into(&mut node.store);
         for shown in [table(&[node.clone()]), lines(&[node])] {
             assert!(!shown.chars().any(|char| char.is_control() && char != '\n'), "{shown:?}");
-            assert!(shown.lines().count() <= 2, "{shown:?}");
+            assert!(shown.lines().count() <= 3, "{shown:?}");
         }
     }
 
     #[test]
+    fn each_store_and_its_promises_are_named_once() {
+        let mut nodes = [(); 4].map(|()| ClusterNode::default());
+        for node in &mut nodes[..2] {
+            "redis: exact conditions".clone_into(&mut node.store);
+        }
+        nodes[1].store_away = true;
+        "nats: no shared rates".clone_into(&mut nodes[2].store);
+        let table = table(&nodes);
+        let lines: Vec<&str> = table.lines().collect();
+        let ends = ["  STORE", "  redis", "  redis, away", "  nats", "  none"];
+        assert!(lines.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{table}");
+        assert_eq!(lines[5..], ["topic store nats: no shared rates", "topic store redis: exact conditions"]);
+    }
+
+    #[test]
     fn table_has_a_line_if_there_is_no_node() {
-        assert!(table(&[]).ends_with("TOPICS\nno node\n"));
+        assert!(table(&[]).ends_with("STORE\nno node\n"));
     }
 }

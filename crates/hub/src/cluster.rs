@@ -43,8 +43,8 @@ mod transport;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -73,6 +73,7 @@ use crate::error::{HubError, HubErrorKind};
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::topics::stored::StoredTopics;
 use crate::topics::subscribed::TopicObserver;
 
 /// Maximum revocations in one message: some tens of KiB.
@@ -111,6 +112,7 @@ pub(crate) struct Cluster {
     cached_events: CachedEventRequests,
     log_limits: LogLimits,
     versions: OtherVersions,
+    stored: OnceLock<Arc<StoredTopics>>,
 }
 
 /// State of the broker connection.
@@ -208,7 +210,14 @@ impl Cluster {
             cached_events: CachedEventRequests::default(),
             log_limits: LogLimits::default(),
             versions: OtherVersions::default(),
+            stored: OnceLock::new(),
         })
+    }
+
+    /// Sets the topics whose histories and keys a store has. Called once, before the start.
+    pub(crate) fn set_stored(&self, stored: Arc<StoredTopics>) {
+        // The first call sets it.
+        let _ = self.stored.set(stored);
     }
 
     /// Sets whether members of this process replace those of a predecessor.
@@ -447,6 +456,7 @@ impl Cluster {
     }
 
     fn heartbeat(&self, counts: ConnectionCounts, presence: u64) -> Heartbeat {
+        let (store, store_away) = self.stored.get().map_or_else(Default::default, |it| it.report());
         Heartbeat {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -454,6 +464,8 @@ impl Cluster {
             connections: counts.connections,
             users: counts.users,
             topics: self.interest.len() as u64,
+            store,
+            store_away,
             presence,
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),

@@ -6,6 +6,7 @@ mod metrics;
 mod program;
 mod routes;
 mod rules;
+mod store_needs;
 
 use std::fmt;
 use std::io;

@@ -173,6 +173,11 @@ impl HubTopics {
         self.stored.get().filter(|_| self.has_history(topic) && !self.is_durable(topic))
     }
 
+    /// The topic store and its promises, and whether it is away; empty without one.
+    pub(crate) fn store_report(&self) -> (String, bool) {
+        self.stored.get().map_or_else(Default::default, |stored| stored.report())
+    }
+
     /// For how many milliseconds this node's copies of a topic in a store have perhaps been old; `None`: they are not.
     pub(crate) fn stale_for(&self, topic: &str) -> Option<u64> {
         self.stored.get()?.stale_for(topic)

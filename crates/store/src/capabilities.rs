@@ -55,7 +55,8 @@ impl fmt::Display for Capabilities {
             ConditionSupport::Exact => "exact conditions",
             ConditionSupport::SpuriousConflicts => "conditions with needless conflicts",
         };
-        write!(f, "{}: {lost}, {detected}; {conditions}", self.engine)?;
+        let ttl = self.ttl_resolution.as_millis();
+        write!(f, "{}: {lost}, {detected}; {conditions}; times to live by {ttl} ms", self.engine)?;
         let missing = [
             (self.logs, "histories"),
             (self.keys, "keys"),
@@ -66,7 +67,7 @@ impl fmt::Display for Capabilities {
         for (_, name) in missing.iter().filter(|(has, _)| !has) {
             write!(f, "; no {name}")?;
         }
-        write!(f, "; times to live by {} ms", self.ttl_resolution.as_millis())
+        Ok(())
     }
 }
 

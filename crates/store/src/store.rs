@@ -99,7 +99,7 @@ pub trait StoreSink: Send + Sync {
     /// again after a reconnect.
     fn not_following(&self, part: &TopicPart, reason: &str);
 
-    /// [`TopicStore::health`] has changed. It is [`Up`](StoreHealth::Up) after a reconnect when all parts are
+    /// [`TopicStore::health`] has changed, which the store logs. It is [`Up`](StoreHealth::Up) after a reconnect when all parts are
     /// followed again.
     fn health_changed(&self, health: StoreHealth);
 }

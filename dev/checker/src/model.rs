@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sinews_store::{
-    FirstValue, KeyChanges, KeyCommands, KeyUpdate, KeysWritten, LogAppend, LogAppended, LogEntry, LogPage,
-    OnceRequest, PartKind, Position, ReadKeys, ReadLog, StoreError, StoredKeys, TakeRequest, TopicPart,
+    AckedLoss, Capabilities, ConditionSupport, FailoverDetection, FirstValue, KeyChanges, KeyCommands,
+    KeyUpdate, KeysWritten, LogAppend, LogAppended, LogEntry, LogPage, OnceRequest, PartKind, Position,
+    ReadKeys, ReadLog, StoreError, StoredKeys, TakeRequest, TopicPart,
 };
 use sinews_testkit::Rng;
 
@@ -110,6 +111,24 @@ struct Budget {
 }
 
 impl Model {
+    /// What a store with this model promises.
+    pub const CAPABILITIES: Capabilities = Capabilities {
+        engine: "fake",
+        logs: true,
+        keys: true,
+        failover_detection: FailoverDetection::Exact,
+        acked_loss: AckedLoss::Failover,
+        conditions: ConditionSupport::Exact,
+        atomic_keys: true,
+        exact_limits: true,
+        byte_limit: true,
+        ttl_resolution: Duration::from_millis(100),
+        once_window: Duration::from_secs(300),
+        patterns: false,
+        max_value: 1 << 16,
+        budgets: true,
+    };
+
     /// An empty store. The seed determines its epochs.
     #[must_use]
     pub fn new(seed: u64, rules: Rules) -> Self {

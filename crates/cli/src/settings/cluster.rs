@@ -166,6 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn book_names_the_promises_of_each_store() {
+        let book = include_str!("../../../../docs/book/src/operate/cluster.md");
+        for (url, is_built) in [("redis://a", cfg!(feature = "redis")), ("nats://a", cfg!(feature = "nats"))]
+        {
+            if !is_built {
+                continue;
+            }
+            let settings = settings(&["--cluster-store", url], "").unwrap();
+            let store = settings.cluster.topic_store(&settings.names).unwrap().unwrap();
+            let promises = store.capabilities().to_string();
+            let line = format!("| `{}` |", promises.replacen(": ", "` | `", 1).replace("; ", "` | `"));
+            assert!(book.contains(&line), "the book has no row {line}");
+        }
+    }
+
+    #[test]
     fn invalid_url_of_the_topic_store_is_reported_without_its_password() {
         let mut faults =
             vec![("kafka://u:secret@a", "the schemes are redis"), ("u:secret@a", "the schemes are redis")];

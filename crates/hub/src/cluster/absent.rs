@@ -15,6 +15,7 @@ use self::node::ClusterNode;
 use crate::connections::ConnectionCounts;
 use crate::error::HubError;
 use crate::model::nodes::OtherNodes;
+use crate::topics::stored::StoredTopics;
 use crate::topics::subscribed::TopicObserver;
 
 /// A cluster node.
@@ -31,6 +32,10 @@ impl AbsentCluster {
     }
 
     pub(crate) fn set_serving(&self, _is_serving: bool) {
+        match *self {}
+    }
+
+    pub(crate) fn set_stored(&self, _stored: Arc<StoredTopics>) {
         match *self {}
     }
 

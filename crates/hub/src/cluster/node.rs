@@ -38,14 +38,20 @@ pub struct ClusterNode {
     pub users: u64,
     /// Topics and patterns with subscribers.
     pub topics: u64,
+    /// The topic store and its promises, as `/readyz` prints them; empty without one.
+    pub store: String,
+    /// The topic store does not answer.
+    pub store_away: bool,
 }
 
 impl ClusterNode {
-    pub(crate) fn to_json(&self) -> Value {
-        let Self { id, name, version, uptime, connections, users, topics } = self;
+    /// Returns the fields as a JSON object.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let Self { id, name, version, uptime, connections, users, topics, store, store_away } = self;
         json!({
             "id": id, "name": name, "version": version, "uptime": uptime, "connections": connections,
-            "users": users, "topics": topics,
+            "users": users, "topics": topics, "store": store, "store_away": store_away,
         })
     }
 }

@@ -32,6 +32,12 @@ pub(crate) struct Heartbeat {
     /// Topics and patterns with subscribers.
     #[serde(default)]
     pub(crate) topics: u64,
+    /// The topic store and its promises; empty without one.
+    #[serde(default)]
+    pub(crate) store: String,
+    /// The topic store does not answer.
+    #[serde(default)]
+    pub(crate) store_away: bool,
     /// Number of the last changes of presence.
     #[serde(default)]
     pub(crate) presence: u64,
@@ -279,6 +285,8 @@ mod tests {
             connections: 0,
             users: 0,
             topics: 0,
+            store: String::new(),
+            store_away: false,
             presence: 0,
             serving: true,
             reports: ReportRole::None,

@@ -18,8 +18,9 @@ use crate::error::{HubError, HubErrorKind};
 
 impl ClusterNode {
     pub(super) fn new(id: NodeId, heartbeat: &Heartbeat) -> Self {
-        let Heartbeat { name, version, uptime, connections, users, topics, .. } = heartbeat.clone();
-        Self { id: id.to_string(), name, version, uptime, connections, users, topics }
+        let Heartbeat { name, version, uptime, connections, users, topics, store, store_away, .. } =
+            heartbeat.clone();
+        Self { id: id.to_string(), name, version, uptime, connections, users, topics, store, store_away }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::error::HubError;
 use crate::handover::SuccessorCallback;
 use crate::handover::predecessor::Predecessor;
 use crate::hub::rules::{HubRules, check_compaction};
+use crate::hub::store_needs::check_store;
 use crate::model::check_pattern;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
@@ -272,6 +273,11 @@ impl HubBuilder {
                 return Err(BuildError::KeysInStore);
             }
         }
+        if let Some(store) = &self.topic_store {
+            let has_histories = !rules.histories.is_empty();
+            let checked = check_store(&store.capabilities(), config.namespaces(), has_histories);
+            checked.map_err(BuildError::TopicStore)?;
+        }
         Ok((config, encodings, rules))
     }
 
@@ -298,8 +304,9 @@ impl HubBuilder {
             }
             let node = Arc::new(node);
             topics.set_other_nodes(node.other_nodes());
-            if stored.is_none() {
-                topics.set_shared_keys(Arc::new(KeysWithoutStore));
+            match &stored {
+                Some(stored) => node.set_stored(Arc::clone(stored)),
+                None => topics.set_shared_keys(Arc::new(KeysWithoutStore)),
             }
             cluster = Some(node);
         }
@@ -360,6 +367,8 @@ pub enum BuildError {
     KeysAtBroker,
     /// Keys are to be durable on this server's disk, and a topic store has them.
     KeysInStore,
+    /// The topic store lacks what another option needs.
+    TopicStore(HubError),
     /// A durable topic would have a compacted stream, which rejects its publications.
     Compaction(HubError),
     /// The stream directory cannot be opened.
@@ -375,7 +384,7 @@ impl fmt::Display for BuildError {
         match self {
             Self::Auth(error) => error.fmt(f),
             Self::Hooks(fault) => write!(f, "hooks: {fault}"),
-            Self::Namespace(fault) => fault.fmt(f),
+            Self::Namespace(fault) | Self::TopicStore(fault) => fault.fmt(f),
             Self::Pattern(pattern) => write!(f, "{pattern:?} is not a valid topic pattern"),
             Self::KeysInStore => f.write_str("durable keys on disk beside a topic store, which has the keys"),
             Self::KeysAtBroker => f.write_str("durable keys need a directory, also beside a broker"),
@@ -394,6 +403,7 @@ impl std::error::Error for BuildError {
             Self::Auth(error) => error.source(),
             Self::Hooks(fault)
             | Self::Namespace(fault)
+            | Self::TopicStore(fault)
             | Self::Compaction(fault)
             | Self::StreamDirectory(fault)
             | Self::Cluster(fault)

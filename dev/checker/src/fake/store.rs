@@ -1,12 +1,11 @@
 //! A node's link to the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use sinews_store::{
-    AckedLoss, Capabilities, ConditionSupport, FailoverDetection, FirstValue, KeyChanges, KeyCommands,
-    KeysWritten, LogAppend, LogAppended, LogPage, OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer,
-    StoreError, StoreHealth, StoreResponder, StoreSink, StoredKeys, TakeRequest, TopicPart, TopicStore,
+    Capabilities, FirstValue, KeyChanges, KeyCommands, KeysWritten, LogAppend, LogAppended, LogPage,
+    OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer, StoreError, StoreHealth, StoreResponder,
+    StoreSink, StoredKeys, TakeRequest, TopicPart, TopicStore,
 };
 
 use super::FakeEngine;
@@ -69,22 +68,7 @@ impl<T> Slot<T> {
 
 impl TopicStore for FakeStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            engine: "fake",
-            logs: true,
-            keys: true,
-            failover_detection: FailoverDetection::Exact,
-            acked_loss: AckedLoss::Failover,
-            conditions: ConditionSupport::Exact,
-            atomic_keys: true,
-            exact_limits: true,
-            byte_limit: true,
-            ttl_resolution: Duration::from_millis(100),
-            once_window: Duration::from_secs(300),
-            patterns: false,
-            max_value: 1 << 16,
-            budgets: true,
-        }
+        Model::CAPABILITIES
     }
 
     fn health(&self) -> StoreHealth {

@@ -145,7 +145,12 @@ impl StoreEngine {
             return;
         }
         if previous.is_up() != health.is_up() {
-            tracing::info!("topic store {}: {health:?}", self.settings.name);
+            match &health {
+                StoreHealth::Away { reason, .. } => {
+                    tracing::warn!("{} does not answer: {reason}", self.settings.name);
+                }
+                _ => tracing::info!("{} answers", self.settings.name),
+            }
         }
         if let Some(sink) = self.sink() {
             sink.health_changed(health);

@@ -134,5 +134,7 @@ pub(super) const NODE: Schema = Schema::Object(&[
     required("connections", Schema::Integer, "Open connections of clients"),
     required("users", Schema::Integer, "Users of these connections: a user of two nodes counts at both"),
     required("topics", Schema::Integer, "Topics and patterns with subscribers"),
+    required("store", Schema::Text, "The topic store and its promises; empty without one"),
+    required("store_away", Schema::Boolean, "The topic store does not answer"),
     required("self", Schema::Boolean, "The node that answers"),
 ]);

@@ -41,11 +41,15 @@ pub(super) fn nodes(context: &Arc<ApiContext>, _: &ApiRights, _: &mut Request<'_
             };
             cluster.nodes(counts).into_iter().map(described).collect()
         }
-        None => vec![json!({
-            "id": "", "name": crate::node::host_name(), "version": context.version,
-            "uptime": context.begin.elapsed().as_secs(), "connections": counts.connections,
-            "users": counts.users, "topics": context.hub.subscribed().len(), "self": true,
-        })],
+        None => {
+            let (store, store_away) = context.hub.store_report();
+            vec![json!({
+                "id": "", "name": crate::node::host_name(), "version": context.version,
+                "uptime": context.begin.elapsed().as_secs(), "connections": counts.connections,
+                "users": counts.users, "topics": context.hub.subscribed().len(), "store": store,
+                "store_away": store_away, "self": true,
+            })]
+        }
     };
     let is_connected = cluster.is_some_and(|cluster| cluster.check_broker().is_ok());
     Ok(success(&json!({ "connected": is_connected, "nodes": nodes })).into())

@@ -93,6 +93,11 @@ impl StoredTopics {
         self.store.capabilities()
     }
 
+    /// The store and its promises, and whether it is away, for node lists.
+    pub(crate) fn report(&self) -> (String, bool) {
+        (self.store.capabilities().to_string(), !self.store.health().is_up())
+    }
+
     /// For how many milliseconds a topic's copies have perhaps been old; `None`: the store answers.
     pub(crate) fn stale_for(&self, topic: &str) -> Option<u64> {
         match self.store.topic_health(topic) {

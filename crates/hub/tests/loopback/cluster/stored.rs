@@ -1,11 +1,15 @@
 //! Clusters whose histories and keys are in a topic store.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
-use sinews_hub::{HostRules, Hub, HubConfig};
-use sinews_store::StoreError;
+use sinews_hub::{
+    HostRules, Hub, HubConfig, Namespace, Namespaces, observe_nodes,
+};
+use sinews_store::{Capabilities, StoreError};
+use sinews_testkit::{TIMEOUT, until};
 
 use super::{Client, KEY, TestPeer, options};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
@@ -299,4 +303,57 @@ fn failed_operations_say_whether_they_may_have_an_effect() {
         client.request(&json!({ "op": "publish", "topic": "plain", "data": 1, "id": 9 }));
         cluster.store.fail(None);
     }
+}
+
+#[test]
+fn nodes_show_the_store_and_its_promises() {
+    let cluster = StoredCluster::start();
+    let alone = TestPeer::start_with(&cluster.broker, |builder| builder);
+    let listed = || observe_nodes(&options(&cluster.broker.url()), TIMEOUT).unwrap();
+    until("all nodes", || listed().len() == 4);
+    let stores: Vec<(String, bool)> =
+        listed().into_iter().map(|node| (node.store, node.store_away)).collect();
+    let promises = "fake: may lose acknowledged writes at a failover, detected exactly; exact conditions; \
+                    times to live by 1 ms";
+    assert_eq!(stores.iter().filter(|(store, away)| store == promises && !away).count(), 3, "{stores:?}");
+    assert_eq!(stores.iter().filter(|(store, _)| store.is_empty()).count(), 1, "{stores:?}");
+    drop(alone);
+    cluster.store.fail(Some(StoreError::Away("no route".into())));
+    let (status, answer) = api(&cluster.nodes[0], "GET", "nodes", "");
+    let own = parse(&answer)["nodes"].as_array().unwrap().iter().find(|it| it["self"] == true).cloned();
+    let own = own.unwrap();
+    assert_eq!(
+        (status, &own["store"], &own["store_away"]),
+        (200, &json!(promises), &json!(true)),
+        "{answer}"
+    );
+}
+
+#[test]
+fn configuration_that_needs_more_than_its_store_has_is_rejected() {
+    let checked = |namespace: Namespace, change: fn(&mut Capabilities)| {
+        let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
+        let namespaces = Namespaces::new([namespace]).unwrap();
+        let store = FakeStore::new().with_capabilities(change);
+        let builder = Hub::builder().config(policy.with_namespaces(namespaces)).topic_store(store.connect());
+        builder.check().map_err(|error| error.to_string())
+    };
+    let ttl = || Namespace::new("a.>").with_key_ttl(Duration::from_millis(500));
+    assert_eq!(checked(ttl(), |_| ()), Ok(()));
+    let error = "namespace \"a.>\": key_ttl: the topic store fake has times to live by 1s, and 500ms is less";
+    let by_seconds = |store: &mut Capabilities| store.ttl_resolution = Duration::from_secs(1);
+    assert_eq!(checked(ttl(), by_seconds), Err(error.to_owned()));
+    let without_keys = |store: &mut Capabilities| store.keys = false;
+    for (namespace, option) in [
+        (ttl(), "key_ttl"),
+        (Namespace::new("a.>").with_max_keys(5), "max_keys"),
+        (Namespace::new("a.>").with_keyed(true), "keyed"),
+    ] {
+        let error = format!("namespace \"a.>\": {option}: the topic store fake has no keys");
+        assert_eq!(checked(namespace, without_keys), Err(error));
+    }
+    assert_eq!(checked(Namespace::new("a.>").with_keyed(false), without_keys), Ok(()));
+    let history = Namespace::new("a.>").with_history(5);
+    let error = "the topic store fake has no histories";
+    assert_eq!(checked(history, |store| store.logs = false), Err(error.to_owned()));
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use sinews_checker::{Jump, Model, Notice, Rules};
 use sinews_server::{TopicName, TopicPattern};
 use sinews_store::{
-    AckedLoss, Capabilities, ConditionSupport, FailoverDetection, FirstValue, KeyChanges, KeyCommands,
-    KeysWritten, LogAppend, LogAppended, LogPage, OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer,
-    StoreError, StoreHealth, StoreSink, StoredKeys, TakeRequest, TopicPart, TopicStore,
+    Capabilities, FirstValue, KeyChanges, KeyCommands, KeysWritten, LogAppend, LogAppended, LogPage,
+    OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer, StoreError, StoreHealth, StoreSink, StoredKeys,
+    TakeRequest, TopicPart, TopicStore,
 };
 
 /// The store, which hands a connection to each node.
@@ -27,6 +27,7 @@ struct State {
     fault: Option<StoreError>,
     /// Notifications are lost.
     is_mute: bool,
+    capabilities: Capabilities,
 }
 
 #[derive(Default)]
@@ -59,7 +60,19 @@ impl FakeStore {
             nodes: Vec::new(),
             fault: None,
             is_mute: false,
+            capabilities: Capabilities {
+                ttl_resolution: Duration::from_millis(1),
+                patterns: true,
+                max_value: 1 << 20,
+                ..Model::CAPABILITIES
+            },
         })))
+    }
+
+    /// A store that promises something else.
+    pub(crate) fn with_capabilities(self, change: impl FnOnce(&mut Capabilities)) -> Self {
+        change(&mut self.lock().capabilities);
+        self
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -154,22 +167,7 @@ impl FakeStoreConnection {
 
 impl TopicStore for FakeStoreConnection {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            engine: "fake",
-            logs: true,
-            keys: true,
-            failover_detection: FailoverDetection::Exact,
-            acked_loss: AckedLoss::Failover,
-            conditions: ConditionSupport::Exact,
-            atomic_keys: true,
-            exact_limits: true,
-            byte_limit: true,
-            ttl_resolution: Duration::ZERO,
-            once_window: Duration::from_secs(300),
-            patterns: true,
-            max_value: 1 << 20,
-            budgets: true,
-        }
+        self.store.lock().capabilities
     }
 
     fn health(&self) -> StoreHealth {
