@@ -168,6 +168,19 @@ pub(crate) enum ContentKind {
     Event,
 }
 
+impl ContentKind {
+    /// All kinds, at the indexes that are their codes between nodes and in the topic store.
+    const BY_CODE: [Self; 4] = [Self::Text, Self::Json, Self::Binary, Self::Event];
+
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::BY_CODE.get(usize::from(code)).copied()
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct HandoverFrame {
     pub(crate) head: HandoverHead,

@@ -149,18 +149,12 @@ pub(super) fn write_publication(
     payload: &[u8],
     exclude: Option<ConnectionId>,
 ) {
-    let kind = match kind {
-        ContentKind::Text => 0,
-        ContentKind::Json => 1,
-        ContentKind::Binary => 2,
-        ContentKind::Event => 3,
-    };
+    let kind = kind.code();
     out.push(if exclude.is_some() { kind | EXCLUDES } else { kind });
     // The caller has checked the length.
     out.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
-    if let Some(ConnectionId { process, number }) = exclude {
-        out.extend_from_slice(&process.to_le_bytes());
-        out.extend_from_slice(&number.to_le_bytes());
+    if let Some(exclude) = exclude {
+        exclude.write(out);
     }
     out.extend_from_slice(payload);
 }
@@ -186,7 +180,10 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
         let [kind, a, b, c, d] = *head;
         let (exclude, after) = match kind & EXCLUDES {
             0 => (None, after),
-            _ => read_excluded(after)?,
+            _ => {
+                let (exclude, after) = ConnectionId::read(after)?;
+                (Some(exclude), after)
+            }
         };
         let (may_deliver, after) = match kind & HAS_FIELDS {
             0 => (true, after),
@@ -194,14 +191,8 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
         };
         let (payload, after) = after.split_at_checked(u32::from_le_bytes([a, b, c, d]) as usize)?;
         rest = after;
-        let kind = match kind & !(EXCLUDES | HAS_FIELDS) {
-            0 => ContentKind::Text,
-            1 => ContentKind::Json,
-            2 => ContentKind::Binary,
-            3 => ContentKind::Event,
-            // Of a later version.
-            _ => continue,
-        };
+        // Of a later version.
+        let Some(kind) = ContentKind::from_code(kind & !(EXCLUDES | HAS_FIELDS)) else { continue };
         if kind != ContentKind::Binary && std::str::from_utf8(payload).is_err() {
             return None;
         }
@@ -224,14 +215,6 @@ fn read_fields(bytes: &[u8]) -> Option<(bool, &[u8])> {
         fields = after.get(usize::from(u16::from_le_bytes([*a, *b]))..)?;
     }
     fields.is_empty().then_some((may_deliver, rest))
-}
-
-/// Reads an excluded connection; returns the bytes behind it.
-fn read_excluded(bytes: &[u8]) -> Option<(Option<ConnectionId>, &[u8])> {
-    let (process, rest) = bytes.split_first_chunk::<4>()?;
-    let (number, rest) = rest.split_first_chunk::<8>()?;
-    let (process, number) = (u32::from_le_bytes(*process), u64::from_le_bytes(*number));
-    Some((Some(ConnectionId { process, number }), rest))
 }
 
 #[cfg(test)]

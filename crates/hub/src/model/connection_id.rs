@@ -18,6 +18,20 @@ impl ConnectionId {
         let process = u32::from_str_radix(process, 16).ok()?;
         Some(Self { process, number: u64::from_str_radix(number, 16).ok()? })
     }
+
+    /// Writes the id as 12 bytes, little endian.
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.process.to_le_bytes());
+        out.extend_from_slice(&self.number.to_le_bytes());
+    }
+
+    /// Reads a [written](Self::write) id; returns the bytes behind it.
+    pub(crate) fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (process, rest) = bytes.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (process, number) = (u32::from_le_bytes(*process), u64::from_le_bytes(*number));
+        Some((Self { process, number }, rest))
+    }
 }
 
 impl fmt::Display for ConnectionId {

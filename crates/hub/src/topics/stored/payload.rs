@@ -25,20 +25,13 @@ const HAS_SOCKET: u8 = 1 << 6;
 /// Encodes a publication. A publisher that does not receive it is excluded by its connection or its socket.
 pub(super) fn encode(content: &MessageContent, sender: PublicationSender) -> Bytes {
     let (kind, payload) = content.parts();
-    let kind = match kind {
-        ContentKind::Text => 0,
-        ContentKind::Json => 1,
-        ContentKind::Binary => 2,
-        ContentKind::Event => 3,
-    };
     let PublicationSender { socket, exclude, .. } = sender;
     let excludes = if exclude.is_some() { EXCLUDES } else { 0 };
     let has_socket = if socket.is_some() { HAS_SOCKET } else { 0 };
     let mut out = Vec::with_capacity(payload.len() + 30);
-    out.extend_from_slice(&[VERSION, kind | excludes | has_socket]);
-    if let Some(ConnectionId { process, number }) = exclude {
-        out.extend_from_slice(&process.to_le_bytes());
-        out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&[VERSION, kind.code() | excludes | has_socket]);
+    if let Some(exclude) = exclude {
+        exclude.write(&mut out);
     }
     if let Some(socket) = socket {
         out.extend_from_slice(&socket.to_le_bytes());
@@ -52,23 +45,15 @@ pub(super) fn decode(payload: &Bytes) -> Option<(MessageContent, PublicationSend
     let (&[VERSION, kind], mut rest) = payload.split_first_chunk::<2>()? else { return None };
     let mut sender = PublicationSender::default();
     if kind & EXCLUDES != 0 {
-        let (process, after) = rest.split_first_chunk::<4>()?;
-        let (number, after) = after.split_first_chunk::<8>()?;
-        let (process, number) = (u32::from_le_bytes(*process), u64::from_le_bytes(*number));
-        (sender.exclude, rest) = (Some(ConnectionId { process, number }), after);
+        let (exclude, after) = ConnectionId::read(rest)?;
+        (sender.exclude, rest) = (Some(exclude), after);
     }
     if kind & HAS_SOCKET != 0 {
         let (socket, after) = rest.split_first_chunk::<16>()?;
         (sender.socket, rest) = (Some(u128::from_le_bytes(*socket)), after);
     }
     let content = payload.slice(payload.len() - rest.len()..);
-    let kind = match kind & !(EXCLUDES | HAS_SOCKET) {
-        0 => ContentKind::Text,
-        1 => ContentKind::Json,
-        2 => ContentKind::Binary,
-        3 => ContentKind::Event,
-        _ => return None,
-    };
+    let kind = ContentKind::from_code(kind & !(EXCLUDES | HAS_SOCKET))?;
     let is_valid = kind == ContentKind::Binary || std::str::from_utf8(&content).is_ok();
     is_valid.then(|| (MessageContent::from_wire(kind, content), sender))
 }
