@@ -186,6 +186,14 @@ const NEW_TOKEN = "Open this page with a token that grants this right: /chat#tok
 const UNREACHABLE = "The server cannot be reached.";
 const REFUSED = "The server answers, but rejects this page. If it requires tokens, open /chat#token=…";
 /** Error codes of a missing right. */
+/** While the store of the server is away. */
+const STORE = {
+  away: "The server cannot store messages at the moment. Earlier messages may be missing; new ones are sent when it can.",
+  delivers: "The server cannot store messages at the moment. It delivers them to the people who are here.",
+  waiting: "waiting for the store of the server",
+  again: 2_000, // milliseconds until a message is sent again
+};
+
 const isMissingRight = (error) => error.code === 401 || error.code === 403;
 
 const connection = {
@@ -193,6 +201,7 @@ const connection = {
   state: "connecting", // connecting | open | waiting | rejected
   cause: "",
   retryAt: 0,
+  store: "", // what the people should know while the store of the server is away
 
   /** Connects with the current token. */
   open() {
@@ -215,10 +224,17 @@ const connection = {
     } else if (status === "closed") {
       this.cause = `The server rejects this page: ${reason || `code ${code}`}.${code === 4401 ? ` ${NEW_TOKEN}` : ""}`;
     } else if (status === "open") {
-      this.cause = "";
+      this.cause = this.store = "";
     }
     this.state = status === "closed" ? "rejected" : status;
     if (status === "waiting" || status === "closed") for (const room of rooms.values()) room.lost(code);
+    drawState();
+  },
+
+  /** Notes whether the server stores messages. */
+  noteStore(text) {
+    if (this.store === text) return;
+    this.store = text;
     drawState();
   },
 
@@ -259,6 +275,7 @@ class Room {
   #holdUntil = 0;
   #isHolding = false; // queued messages wait for the missing members
   #typedAt = 0;
+  #sendTimer = 0; // messages are sent again then
 
   constructor(name) {
     this.name = name;
@@ -285,7 +302,7 @@ class Room {
   /** Whether retained messages arrive. */
   get isReplaying() { return this.#isReplaying; }
 
-  get cause() { return connection.cause || this.#problem; }
+  get cause() { return (this.state === "open" && this.hasHistory ? connection.store : "") || connection.cause || this.#problem; }
 
   /** Subscribes with the connection's client. */
   subscribe() {
@@ -349,10 +366,27 @@ class Room {
     if (this.state !== "open" || this.readOnly) return false;
     const message = { sinews: 1, t, id: me.id, name: me.name, hue: me.hue, ...more };
     const topic = t === "typing" ? TYPING.topic(this.name) : topicOf(this.name);
-    connection.client.publish(topic, message).catch((error) => {
-      if (t !== "typing" && isMissingRight(error)) this.#becomeReadOnly();
+    connection.client.publish(topic, message).then((ack) => {
+      if (t === "msg") connection.noteStore(ack?.stored === false ? STORE.delivers : "");
+    }, (error) => {
+      if (t === "typing") return;
+      if (isMissingRight(error)) this.#becomeReadOnly();
+      else if (error.code === 503 && this.state === "open") this.#sendLater(more.m);
     });
     return true;
+  }
+
+  /** The store of the server is away: a message is sent again. Other pages show it once. */
+  #sendLater(m) {
+    connection.noteStore(STORE.away);
+    const entry = this.#waiting.get(m);
+    if (!entry) return;
+    entry.sent = false;
+    entry.element.querySelector(".mark").textContent = STORE.waiting;
+    this.#sendTimer ||= setTimeout(() => {
+      this.#sendTimer = 0;
+      this.#deliver();
+    }, STORE.again);
   }
 
   #becomeReadOnly() {
@@ -363,13 +397,14 @@ class Room {
     drawState();
   }
 
-  #opened({ publish, seq, replayed }) {
+  #opened({ publish, seq, replayed, stale }) {
     this.#isSubscribed = true;
     this.readOnly = false;
     this.hasHistory = seq !== undefined;
     if (!this.#isEntered) this.#replayed = replayed ?? 0;
     this.#isEntered = true;
     if (publish === false) this.#becomeReadOnly();
+    if (stale !== undefined) connection.noteStore(STORE.away);
     drawState();
     // Without a history, after a server restart, the first page would publish to an empty room. So queued messages wait
     // until the other members are back.
@@ -704,7 +739,7 @@ function drawState() {
     $("state").textContent = words;
   }
   // The first attempt shows no banner; the cause of a failure stays until the connection is open again.
-  $("banner").hidden = state === "open" || !cause;
+  $("banner").hidden = !cause;
   if ($("cause").textContent !== cause) $("cause").textContent = cause;
   $("retry").hidden = state !== "waiting";
   $("token-form").hidden = state !== "rejected" && cause !== REFUSED;

@@ -81,5 +81,6 @@ pub use self::streams::options::StreamOptions;
 pub use self::streams::quota::CreationLimits;
 
 pub use self::topics::keys::key_value_of_json;
+pub use self::topics::stored::StoreAway;
 #[cfg(feature = "webhooks")]
 pub use self::webhooks::WebhookOptions;

@@ -57,7 +57,7 @@ fn hub_builder(settings: &ServeSettings, access: HubConfig) -> Result<HubBuilder
         builder = builder.cluster(cluster);
     }
     if let Some(store) = settings.cluster.topic_store(&settings.names)? {
-        builder = builder.topic_store(store);
+        builder = builder.topic_store(store).store_away(settings.cluster.store_away.into());
     }
     Ok(builder)
 }

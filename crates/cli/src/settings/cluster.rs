@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use sinews_brokers::BrokerConfigError;
-use sinews_hub::{ClusterOptions, HubError};
+use sinews_hub::{ClusterOptions, HubError, StoreAway};
 use sinews_store::TopicStore;
 
 use super::store::{broker_fault, read_password, with_password};
 use crate::config::resolver::SettingNames;
 use crate::config::schema::settings;
 use crate::config::units::Redacted;
+use crate::config::value::choice;
 
 settings! {
     /// A cluster of servers behind a load balancer: messages, members and commands reach the clients of all nodes, over a
@@ -50,11 +52,35 @@ settings! {
             example: "redis://host:6379",
         }
 
+        /// What happens with publications to topics with a history while {cluster.store} is away. `reject` rejects them
+        /// with 503. `deliver` sends them to the connected subscribers of all nodes, without a position and a history:
+        /// their acknowledgements have `"stored":false`. When the store is back, subscribers of these topics get a
+        /// `reset`, and clients that resume from before get `"complete":false`. Keys are rejected in either case.
+        store_away: StoreAwaySetting { default: "reject", placeholder: "ACTION" }
+
         /// File with the password of the broker's user in {cluster.url}; one line break at its end is ignored.
         password_file: Option<PathBuf> { example: "/etc/sinews/cluster" }
 
         /// Name of this node in lists of nodes.
         node_name: Option<String> { unset: "the host name", placeholder: "NAME", example: "eu-1" }
+    }
+}
+
+/// Action on publications to topics with a history while the topic store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StoreAwaySetting {
+    Reject,
+    Deliver,
+}
+
+choice!(StoreAwaySetting);
+
+impl From<StoreAwaySetting> for StoreAway {
+    fn from(setting: StoreAwaySetting) -> Self {
+        match setting {
+            StoreAwaySetting::Reject => Self::Reject,
+            StoreAwaySetting::Deliver => Self::Deliver,
+        }
     }
 }
 
@@ -88,6 +114,14 @@ impl ClusterSettings {
     /// # Errors
     /// Returns the invalid setting, and the reason.
     pub(crate) fn topic_store(&self, names: &SettingNames) -> Result<Option<Arc<dyn TopicStore>>, String> {
+        let store = self.find_topic_store(names)?;
+        if store.is_none() && self.store_away == StoreAwaySetting::Deliver {
+            return Err(format!("{}: needs a topic store: cluster.store", names.resolve(STORE_AWAY)));
+        }
+        Ok(store)
+    }
+
+    fn find_topic_store(&self, names: &SettingNames) -> Result<Option<Arc<dyn TopicStore>>, String> {
         let (key, url) = match (&self.store, &self.url) {
             (Some(Redacted(store)), _) if store == NO_STORE => return Ok(None),
             (Some(Redacted(store)), _) => (STORE, store.clone()),
@@ -118,6 +152,7 @@ impl ClusterSettings {
 const NO_STORE: &str = "none";
 
 const STORE: &str = "cluster.store";
+const STORE_AWAY: &str = "cluster.store_away";
 const URL: &str = "cluster.url";
 const PASSWORD_FILE: &str = "cluster.password_file";
 const NAME: &str = "cluster.node_name";
@@ -163,6 +198,15 @@ mod tests {
             !format!("{:?}", settings(&["--cluster-store", "nats://u:secret@a"], "").unwrap())
                 .contains("secret")
         );
+    }
+
+    #[test]
+    fn action_while_the_store_is_away_needs_a_store() {
+        for store in [&[][..], &["--cluster-store", "none"]] {
+            let error = has_store(&[store, &["--cluster-store-away", "deliver"]].concat()).unwrap_err();
+            assert!(error.starts_with("--cluster-store-away: needs a topic store: cluster.store"), "{error}");
+            assert_eq!(has_store(&[store, &["--cluster-store-away", "reject"]].concat()), Ok(false));
+        }
     }
 
     #[test]

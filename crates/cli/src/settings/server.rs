@@ -54,7 +54,7 @@ settings! {
         /// Memory for the keys of one client in all topics, in bytes: of one user, or of one address for clients without a
         /// token. Keys count toward the client that has written them last, until they are deleted or expire. Above it,
         /// new keys and larger values of this client are rejected with error 429. Keys that a backend writes with the HTTP
-        /// API have no such limit.
+        /// API, and keys in {cluster.store}, have no such limit.
         max_keyed_memory_per_client: ByteSize { default: "16m" }
     }
 }

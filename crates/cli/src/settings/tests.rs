@@ -209,7 +209,7 @@ fn needs(key: &SettingKey, value: Option<&str>) -> String {
 /// A valid value that is not the default.
 fn other_value(key: &SettingKey) -> &'static str {
     let values = ["7", "7s", "a=7", "10.0.0.7", "true", "off", "json", "drop-newest", "forwarded", "poll"];
-    let mut values = values.into_iter().chain(["reject", "status", "open", "http://a", "false"]);
+    let mut values = values.into_iter().chain(["reject", "status", "open", "http://a", "false", "deliver"]);
     let is_setting = key.placeholder == "NAME=VALUE";
     let fits = |value: &&str| (key.kind.check)(value).is_ok() && *value != key.default;
     let found = values.find(|value| fits(value) && (!is_setting || value.contains('=')));

@@ -25,6 +25,7 @@ use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
+use crate::topics::stored::AcknowledgedPublication;
 use crate::uncached::UNCACHED;
 
 /// Records in one answer to GET: the default for `max`, and its limit.
@@ -120,18 +121,20 @@ async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durabilit
     }
 }
 
-/// `POST /topics/{name}` for a durable topic: answers when the stream's durability is reached.
+/// `POST /topics/{name}` for a durable topic, or one in the topic store: answers when it is stored, or was delivered
+/// without the store.
 pub(crate) async fn answer_stored(
     topic: String,
-    append: impl Future<Output = Result<StoredPublication, Problem>>,
+    append: impl Future<Output = Result<Option<StoredPublication>, Problem>>,
 ) -> Response {
-    match append.await {
-        Ok(StoredPublication { epoch, sequence, .. }) => {
-            let body = json!({ "topic": topic, "epoch": epoch, "seq": sequence });
-            Response::json(format!("{body}\n"))
+    let body = match append.await {
+        Ok(Some(StoredPublication { epoch, sequence, .. })) => {
+            json!({ "topic": topic, "epoch": epoch, "seq": sequence })
         }
-        Err(problem) => error_response(&problem),
-    }
+        Ok(None) => json!({ "topic": topic, "stored": false }),
+        Err(problem) => return error_response(&problem),
+    };
+    Response::json(format!("{body}\n"))
 }
 
 /// A publication in a durable topic's stream.
@@ -143,10 +146,12 @@ pub(crate) struct StoredPublication {
     pub(crate) is_repeated: bool,
 }
 
-impl From<sinews_store::LogAppended> for StoredPublication {
-    fn from(appended: sinews_store::LogAppended) -> Self {
+impl StoredPublication {
+    /// A publication as the topic store has acknowledged it; `None`: it was delivered without the store.
+    pub(crate) fn acknowledged(publication: AcknowledgedPublication) -> Option<Self> {
+        let AcknowledgedPublication::Stored(appended) = publication else { return None };
         let sinews_store::Position { epoch, sequence } = appended.position;
-        Self { epoch, sequence, is_repeated: appended.repeated }
+        Some(Self { epoch, sequence, is_repeated: appended.repeated })
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
 
-use super::streams::{answer_stored, append_to_topic};
+use super::streams::{StoredPublication, answer_stored, append_to_topic};
 use crate::access::auth::{Action, Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::config::ConfigHandle;
@@ -91,11 +91,14 @@ impl TopicPublishing {
     ) -> Option<impl Future<Output = Response> + use<>> {
         client_message::report(&self.hub, topic, content, rights, None);
         let append = match self.store.as_ref().filter(|store| store.topics().is_durable(topic)) {
-            Some(store) => Either::Left(append_to_topic(store, topic, content.clone(), None, rights.clone())),
+            Some(store) => {
+                let appended = append_to_topic(store, topic, content.clone(), None, rights.clone());
+                Either::Left(async move { appended.await.map(Some) })
+            }
             None => {
                 let stored = self.hub.stored(topic)?;
                 let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
-                Either::Right(async move { Ok(appended.await?.into()) })
+                Either::Right(async move { Ok(StoredPublication::acknowledged(appended.await?)) })
             }
         };
         Some(answer_stored(topic.to_owned(), append))

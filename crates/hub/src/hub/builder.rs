@@ -35,7 +35,7 @@ use crate::streams::options::StreamOptions;
 use crate::topics::HubTopics;
 use crate::topics::encodings::Encodings;
 use crate::topics::shared_keys::KeysWithoutStore;
-use crate::topics::stored::StoredTopics;
+use crate::topics::stored::{StoreAway, StoredTopics};
 
 /// A [`Hub`]'s options.
 pub struct HubBuilder {
@@ -47,6 +47,7 @@ pub struct HubBuilder {
     streams: Option<StreamOptions>,
     cluster: Option<ClusterOptions>,
     topic_store: Option<Arc<dyn TopicStore>>,
+    store_away: StoreAway,
     has_predecessor: bool,
     predecessor_node: Option<String>,
     info: ServerInfo,
@@ -77,6 +78,7 @@ impl HubBuilder {
             streams: None,
             cluster: None,
             topic_store: None,
+            store_away: StoreAway::default(),
             has_predecessor: false,
             predecessor_node: None,
             info: ServerInfo::default(),
@@ -130,6 +132,14 @@ impl HubBuilder {
     #[must_use]
     pub fn topic_store(mut self, store: Arc<dyn TopicStore>) -> Self {
         self.topic_store = Some(store);
+        self
+    }
+
+    /// Sets what happens with publications to topics with a history while the [topic store](Self::topic_store) is away.
+    /// Default: [`StoreAway::Reject`].
+    #[must_use]
+    pub fn store_away(mut self, away: StoreAway) -> Self {
+        self.store_away = away;
         self
     }
 
@@ -291,7 +301,9 @@ impl HubBuilder {
         let patterns = built.histories.patterns();
         let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
         let background = config.background().clone();
-        let stored = self.topic_store.map(|store| Arc::new(StoredTopics::new(store, background.clone())));
+        let stored = self
+            .topic_store
+            .map(|store| Arc::new(StoredTopics::new(store, self.store_away, background.clone())));
         // A store retains the messages that no subscriber receives here.
         let patterns = if stored.is_some() { Vec::new() } else { patterns };
         let mut cluster = None;

@@ -154,7 +154,8 @@ impl ProgramTopics {
     }
 
     /// Appends a message to the stream of a durable topic, or to the topic store, from which its subscribers get it.
-    /// Returns the position.
+    /// Returns the position; the default one if the store is away and the message was delivered without it
+    /// ([`StoreAway::Deliver`](crate::StoreAway::Deliver)).
     ///
     /// # Errors
     /// [`RequestFailed`]: the topic's name or the JSON is invalid, the topic is not durable, or the stream cannot be
@@ -169,16 +170,22 @@ impl ProgramTopics {
         message.check()?;
         let content = message.content();
         let appended = match (self.durable_store(topic), self.hub.stored(topic)) {
-            (Some(store), _) => Either::Left(append_to_topic(store, topic, content, None, Rights::all())),
+            (Some(store), _) => {
+                let appended = append_to_topic(store, topic, content, None, Rights::all());
+                Either::Left(async move { appended.await.map(Some) })
+            }
             (None, Some(stored)) => {
                 let appended = stored.append_for_client(&Publication::new(topic, &(&content).into()), None);
-                Either::Right(async move { Ok(StoredPublication::from(appended.await?)) })
+                Either::Right(async move { Ok(StoredPublication::acknowledged(appended.await?)) })
             }
             (None, None) => return Err(problem(code::TOPIC, "the topic is not durable").into()),
         };
         Ok(async move {
-            let stored = appended.await?;
-            Ok(Position { epoch: stored.epoch, sequence: stored.sequence })
+            let stored: Option<StoredPublication> = appended.await?;
+            Ok(stored.map_or_else(Position::default, |stored| Position {
+                epoch: stored.epoch,
+                sequence: stored.sequence,
+            }))
         })
     }
 

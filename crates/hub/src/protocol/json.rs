@@ -29,7 +29,7 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyOp, KeyRequest, mark_stale, position_fields};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest, mark_stale, publication_fields};
 use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
@@ -352,7 +352,7 @@ impl JsonClient {
         }
         if let Some(stored) = self.session.hub().stored(topic).cloned() {
             let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
-            let ack = async move { appended.await.map(|appended| position_fields(appended.position)) };
+            let ack = async move { appended.await.map(publication_fields) };
             self.session.report_message(topic, content);
             self.keys.acknowledge_later(Box::pin(ack), id, cx);
             return Ok(OpReply::Deferred);

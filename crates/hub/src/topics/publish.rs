@@ -43,13 +43,14 @@ impl HubTopics {
         let Publication { topic, content, origin, sender, .. } = *publication;
         if let (PublicationOrigin::Local, Some(stored)) = (origin, self.stored(topic)) {
             // Without an answer to wait for.
-            drop(stored.append(publication, None));
+            stored.publish(publication);
             return 0;
         }
         let last_event = self.lock_last_event(topic);
         let role = self.read_role();
         if let PublicationOrigin::Node(id) = origin
             && self.has_history(topic)
+            && self.stored(topic).is_none()
             && !self.node_publications.admit(id, role.successor.is_some(), || publication.into())
         {
             return 0;
@@ -67,6 +68,16 @@ impl HubTopics {
             nodes.publish(topic, content.message(), sender.exclude, last_event.is_some());
         }
         reached
+    }
+
+    /// Delivers a publication that the topic store does not have, also to the other nodes. It has no position.
+    pub(crate) fn publish_unstored(&self, out: &mut impl TopicPublisher, publication: &Publication<'_, '_>) {
+        let Publication { topic, content, sender, .. } = *publication;
+        let last_event = self.lock_last_event(topic);
+        self.deliver(self.read_role(), out, publication, last_event.is_some());
+        if let Some(nodes) = self.other_nodes() {
+            nodes.publish(topic, content.message(), sender.exclude, last_event.is_some());
+        }
     }
 
     /// Forwards this process's or its predecessor's publication to the successor. Returns whether it waits there for
@@ -109,7 +120,7 @@ impl HubTopics {
         let pass = |position| match origin {
             // The predecessor receives these itself.
             PublicationOrigin::Store { .. } => {}
-            PublicationOrigin::Node(_) if !self.has_history(topic) => {}
+            PublicationOrigin::Node(_) if !self.has_history(topic) || self.stored(topic).is_some() => {}
             _ => role.pass_to_predecessor(publication, position),
         };
         if is_reserved(topic) {
@@ -117,6 +128,8 @@ impl HubTopics {
             return 0;
         }
         let is_durable = self.is_durable(topic);
+        // Its stream does not store a client's event, and a topic store assigns the positions of its topics.
+        let is_unretained = position.is_none() && (is_durable || self.stored(topic).is_some());
         // A later subscriber to a durable topic starts in the stream.
         let is_retained = || !is_durable && self.has_history(topic);
         let assigning = self.encodings.assigning();
@@ -132,8 +145,7 @@ impl HubTopics {
         let options = PublishOptions::new().except(except);
         let options = match position {
             Some(position) => options.at_behind(position, prev_of(position, origin)),
-            // Its stream does not store a client's event.
-            None if is_durable => options.unretained(),
+            None if is_unretained => options.unretained(),
             None => options,
         };
         let (mut reached, mut is_passed) = (0, false);
@@ -150,7 +162,7 @@ impl HubTopics {
         if !is_passed {
             pass(position);
         }
-        if is_durable || position.is_some() {
+        if is_unretained || position.is_some() {
             for follower in &followers {
                 reached += self.deliver_to_follower(out, publication, follower, position, except);
             }
@@ -172,8 +184,8 @@ impl HubTopics {
         following.filter_map(named).collect()
     }
 
-    /// Delivers a message with the position that another encoding's history has assigned, or without one if a durable
-    /// topic's stream does not store it.
+    /// Delivers a message with the position that another encoding's history has assigned, or without one if it is not
+    /// stored.
     fn deliver_to_follower(
         &self,
         out: &mut impl TopicPublisher,
@@ -248,7 +260,9 @@ impl HubTopics {
             self.encodings.iter().filter(|all| all.has_subscribers())
         {
             if let Some(message) = encoding.reset(topic) {
-                TopicPublisher::publish(out, &topics.topic(topic), |_| message, PublishOptions::new());
+                // A history has publications only.
+                let options = PublishOptions::new().unretained();
+                TopicPublisher::publish(out, &topics.topic(topic), |_| message, options);
             }
         }
     }

@@ -20,6 +20,7 @@ mod payload;
 mod shared;
 mod sink;
 mod target;
+mod unstored;
 
 use std::sync::Arc;
 
@@ -30,7 +31,9 @@ pub(crate) use self::metrics::StoredMetrics;
 pub(crate) use self::shared::StoredTopics;
 use self::shared::Target;
 use self::sink::CopySink;
-pub(crate) use self::target::{StoredEntry, StoredTarget};
+pub(crate) use self::target::{StoredEntries, StoredTarget};
+pub(crate) use self::unstored::AcknowledgedPublication;
+pub use self::unstored::StoreAway;
 
 impl StoredTopics {
     /// Connects to the store. Called once, when the server is bound.

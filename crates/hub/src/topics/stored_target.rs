@@ -3,7 +3,7 @@
 use sinews_server::{Position, Publisher, StoredHistory, StoredMessage};
 
 use super::HubTopics;
-use super::stored::{StoredEntry, StoredTarget};
+use super::stored::{StoredEntries, StoredTarget};
 use crate::model::publication::{Publication, PublishedContent};
 
 impl StoredTarget for HubTopics {
@@ -20,8 +20,7 @@ impl StoredTarget for HubTopics {
         publisher: &Publisher,
         topic: &str,
         position: Position,
-        floor: u64,
-        entries: Vec<StoredEntry>,
+        StoredEntries { floor, passed, entries }: StoredEntries,
     ) {
         let positioned = self.encodings().assigning().into_iter().chain(self.encodings().following());
         for registered in positioned {
@@ -33,9 +32,21 @@ impl StoredTarget for HubTopics {
                 let message = registered.encoding.encode(&publication, &name, Some(position));
                 StoredMessage { sequence: entry.sequence, message, age: entry.age }
             });
-            let stored = StoredHistory { position, floor, messages: messages.collect() };
+            let stored = StoredHistory { position, floor, passed, messages: messages.collect() };
             // The topic's name was checked when it was published.
             let _ = publisher.install_history(&registered.topics.topic(topic), stored);
+        }
+    }
+
+    fn deliver_unstored(&self, publisher: &Publisher, publication: &Publication<'_, '_>) {
+        self.publish_unstored(&mut publisher.clone(), publication);
+    }
+
+    fn pass_message(&self, publisher: &Publisher, topic: &str, position: Position) {
+        let positioned = self.encodings().assigning().into_iter().chain(self.encodings().following());
+        for registered in positioned {
+            // The topic's name was checked when it was published.
+            let _ = publisher.pass_message(&registered.topics.topic(topic), position);
         }
     }
 

@@ -134,6 +134,17 @@ impl Publisher {
         Ok(self.directory.advance_to(topic, position))
     }
 
+    /// Sets the last message's position in a topic with history, for a message that no history retains. Retained
+    /// messages stay, and a subscriber that resumes from before the position misses a message. Returns whether the topic
+    /// has history.
+    ///
+    /// # Errors
+    /// [`InvalidTopic`]: the name is no valid topic name.
+    pub fn pass_message(&self, topic: &str, position: Position) -> Result<bool, InvalidTopic> {
+        name::check(topic)?;
+        Ok(self.directory.pass_message(topic, position))
+    }
+
     /// Replaces the history of a topic by the messages in a store that several servers share. They are not published:
     /// later subscribers receive them. Returns whether the topic has history.
     ///

@@ -35,8 +35,10 @@ const KEY_MAX: usize = 128;
 pub(super) enum Published {
     /// Delivered to this many subscriptions. In a cluster: whether it has reached the other nodes.
     Delivered { subscribers: usize, cluster: Option<bool> },
-    /// Stored in a durable topic's stream.
+    /// Stored in a durable topic's stream, or in the topic store.
     Stored(StoredPublication),
+    /// Delivered while the topic store is away.
+    Unstored,
 }
 
 /// A publication whose result may follow.
@@ -140,7 +142,7 @@ impl ApiPublication {
         match result {
             Some(Err(_)) => false,
             Some(Ok(Published::Stored(stored))) => epoch.is_none_or(|epoch| epoch == stored.epoch),
-            Some(Ok(Published::Delivered { .. })) | None => true,
+            Some(Ok(_)) | None => true,
         }
     }
 }

@@ -381,9 +381,10 @@ fn publish_to(
             let publication = Publication::new(topic, &content).with_sender(sender);
             if let Some(stored) = context.hub.stored(topic) {
                 let appended = stored.append_for_client(&publication, key);
-                return ApiPublication::appending(
-                    async move { Ok(Published::Stored(appended.await?.into())) },
-                );
+                return ApiPublication::appending(async move {
+                    let stored = StoredPublication::acknowledged(appended.await?);
+                    Ok(stored.map_or(Published::Unstored, Published::Stored))
+                });
             }
             let subscribers = context.hub.publish(out, &publication);
             let cluster = context.hub.reaches_nodes();
@@ -418,6 +419,7 @@ fn success_text(topic: &str, published: Published, repeated: bool) -> String {
             let repeated = repeated_field(repeated || is_repeated);
             write!(text, "{{\"epoch\":{epoch},{repeated}\"seq\":{sequence}")
         }
+        Published::Unstored => write!(text, "{{{}\"stored\":false", repeated_field(repeated)),
     };
     text.push_str(",\"topic\":");
     push_json(&mut text, topic);

@@ -19,6 +19,11 @@ pub(super) const RESULT: Schema = Schema::Object(&[
     ),
     optional("epoch", Schema::Integer, "Epoch of the message's position, of a durable topic"),
     optional("seq", Schema::Integer, "Sequence of the message, of a durable topic"),
+    optional(
+        "stored",
+        Schema::Boolean,
+        "`false`: the topic store is away, and the message was delivered without it",
+    ),
     optional("repeated", Schema::Boolean, "An earlier publication had the same idempotency key"),
     optional("code", Schema::Integer, "Status of a message that was not published, in a list of results"),
     optional("error", Schema::Text, "What failed"),

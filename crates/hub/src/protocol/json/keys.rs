@@ -21,6 +21,7 @@ use crate::session::client_session::ClientSession;
 use crate::streams::service::StreamService;
 use crate::topics::keys::{key_problem, value_len};
 use crate::topics::shared_keys::KeyWriteOutcome;
+use crate::topics::stored::AcknowledgedPublication;
 
 /// Operation on a topic's keys.
 #[derive(Debug)]
@@ -66,6 +67,14 @@ pub(super) fn mark_stale(answer: &mut Value, stale: Option<u64>) {
 pub(super) fn position_fields(position: Position) -> Value {
     let Position { epoch, sequence } = position;
     json!({ "epoch": epoch, "seq": sequence })
+}
+
+/// The fields in the acknowledgement of a publication to a topic in the topic store.
+pub(super) fn publication_fields(publication: AcknowledgedPublication) -> Value {
+    match publication {
+        AcknowledgedPublication::Stored(appended) => position_fields(appended.position),
+        AcknowledgedPublication::Delivered => json!({ "stored": false }),
+    }
 }
 
 /// The fields in a write's acknowledgement.

@@ -34,6 +34,7 @@ pub(super) async fn run(stored: Weak<StoredTopics>) {
         if !is_up {
             continue;
         }
+        stored.mark_unstored().await;
         let urgent = std::mem::take(&mut *stored.unaudited.lock());
         if !urgent.is_empty() {
             let all = stored.audited();

@@ -8,8 +8,8 @@ use super::target::StoredTarget;
 use crate::model::is_pattern;
 use crate::topics::subscribed::TopicObserver;
 
-/// Divides subscriptions between the store and the bus: topics with a history come from the store alone, and patterns
-/// from both.
+/// Divides subscriptions between the store and the bus: topics with a history come from the store alone, unless the bus
+/// delivers while it is away, and patterns from both.
 pub(crate) struct StoredInterest {
     pub(crate) hub: Arc<dyn StoredTarget>,
     pub(crate) stored: Arc<StoredTopics>,
@@ -32,7 +32,9 @@ impl TopicObserver for StoredInterest {
     fn subscribed(&self, name: &str, encoding: u8) {
         if self.is_stored(name) {
             self.stored.count_subscribers(name, encoding, true);
-            return;
+            if !self.stored.delivers_unstored() {
+                return;
+            }
         }
         if is_pattern(name) {
             self.stored.count_pattern(name, encoding, true);
@@ -43,7 +45,9 @@ impl TopicObserver for StoredInterest {
     fn unsubscribed(&self, name: &str, encoding: u8) {
         if self.is_stored(name) {
             self.stored.count_subscribers(name, encoding, false);
-            return;
+            if !self.stored.delivers_unstored() {
+                return;
+            }
         }
         if is_pattern(name) {
             self.stored.count_pattern(name, encoding, false);

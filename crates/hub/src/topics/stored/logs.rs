@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use sinews_server::{Position, Publisher, ReplayFrom};
 use sinews_store::{
     LogAppend, LogAppended, LogCopy, LogEntry, LogStart, LogStep, ReadLog, Retention, StoreError, TopicPart,
@@ -12,10 +13,9 @@ use sinews_store::{
 use super::log_topic::{LogState, LogTopic, LogUsage};
 use super::payload;
 use super::shared::StoredTopics;
-use super::target::{StoredEntry, StoredTarget};
+use super::target::{StoredEntries, StoredTarget};
 use crate::model::encoding::MESSAGES;
 use crate::model::opening::SharedOpening;
-use crate::model::problem::Problem;
 use crate::model::publication::{Publication, PublicationOrigin, PublishedContent};
 
 /// A topic without publications for this time is forgotten by the store, unless its messages live longer.
@@ -26,15 +26,25 @@ const READ_BYTES: u64 = 4 << 20;
 
 impl StoredTopics {
     /// Appends a publication. Its subscribers receive it from the store.
-    pub(crate) fn append(
+    pub(super) fn append(
         &self,
         publication: &Publication<'_, '_>,
         once: Option<&str>,
     ) -> impl Future<Output = Result<LogAppended, StoreError>> + Send + use<> {
         let content = publication.content.message();
-        let append = self.retention(publication.topic).map(|retention| LogAppend {
-            topic: publication.topic.into(),
-            payload: payload::encode(content, publication.sender),
+        self.append_payload(publication.topic, payload::encode(content, publication.sender), once)
+    }
+
+    /// Appends a payload to a topic.
+    pub(super) fn append_payload(
+        &self,
+        topic: &str,
+        payload: Bytes,
+        once: Option<&str>,
+    ) -> impl Future<Output = Result<LogAppended, StoreError>> + Send + use<> {
+        let append = self.retention(topic).map(|retention| LogAppend {
+            topic: topic.into(),
+            payload,
             retention,
             once: once.map(Into::into),
             if_top: None,
@@ -48,17 +58,7 @@ impl StoredTopics {
         }
     }
 
-    /// Appends as [`append`](Self::append) does, for a client.
-    pub(crate) fn append_for_client(
-        self: &Arc<Self>,
-        publication: &Publication<'_, '_>,
-        once: Option<&str>,
-    ) -> impl Future<Output = Result<LogAppended, Problem>> + Send + use<> {
-        let (stored, appended) = (Arc::clone(self), self.append(publication, once));
-        async move { appended.await.map_err(|error| stored.failure(&error)) }
-    }
-
-    fn retention(&self, topic: &str) -> Option<Retention> {
+    pub(super) fn retention(&self, topic: &str) -> Option<Retention> {
         let policy = self.target.get()?.publisher.history_policy(&MESSAGES.topic(topic))?;
         let age = policy.max_age();
         Some(Retention {
@@ -224,8 +224,8 @@ impl StoredTopics {
             LogStep::Install { position, floor, entries } => {
                 state.is_complete = true;
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let entries = entries.into_iter().filter_map(|entry| StoredEntry::read(entry, now)).collect();
-                hub.install_stored(publisher, &log.topic, position, floor, entries);
+                let entries = StoredEntries::read(floor, entries, now);
+                hub.install_stored(publisher, &log.topic, position, entries);
             }
             LogStep::Lost => {
                 self.counters.lost.fetch_add(1, Ordering::Relaxed);
@@ -233,6 +233,10 @@ impl StoredTopics {
             }
             LogStep::Deliver { epoch, entry } => {
                 let position = Position { epoch, sequence: entry.sequence };
+                if payload::is_mark(&entry.payload) {
+                    hub.pass_message(publisher, &log.topic, position);
+                    return hub.notify_lost(publisher, &log.topic);
+                }
                 let Some((content, sender)) = payload::decode(&entry.payload) else {
                     tracing::error!(topic = &*log.topic, "a message in the topic store has another version");
                     return;

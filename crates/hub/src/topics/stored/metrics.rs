@@ -71,6 +71,11 @@ impl Collector for StoredMetrics {
                 "Subscriptions that the topic store has rejected",
                 &counters.rejected,
             ),
+            (
+                "sinews_topic_store_unstored",
+                "Publications that were delivered while the topic store was away, and are in no history",
+                &counters.unstored,
+            ),
         ];
         for (name, help, value) in counters {
             let counter = ConstCounter::new(value.load(Ordering::Relaxed));

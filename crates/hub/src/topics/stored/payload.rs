@@ -5,7 +5,8 @@
 //!   · sender's socket (16 B; present if the kind has bit 6) · content
 //! ```
 //!
-//! Integers are little endian. The content is the last field, so that a client can write no other one.
+//! Integers are little endian. The content is the last field, so that a client can write no other one. A mark for
+//! publications that the store does not have is kind 4 without a content.
 
 use bytes::Bytes;
 
@@ -40,7 +41,20 @@ pub(super) fn encode(content: &MessageContent, sender: PublicationSender) -> Byt
     out.into()
 }
 
-/// Reads a payload; `None` if another version has written it.
+/// Kind of a [mark](mark).
+const MARK: u8 = 4;
+
+/// The payload that marks publications before it which were delivered without the store.
+pub(super) fn mark() -> Bytes {
+    Bytes::from_static(&[VERSION, MARK])
+}
+
+/// Whether a payload is a [`mark`].
+pub(super) fn is_mark(payload: &Bytes) -> bool {
+    **payload == [VERSION, MARK]
+}
+
+/// Reads a payload; `None` for a [`mark`], or if another version has written it.
 pub(super) fn decode(payload: &Bytes) -> Option<(MessageContent, PublicationSender)> {
     let (&[VERSION, kind], mut rest) = payload.split_first_chunk::<2>()? else { return None };
     let mut sender = PublicationSender::default();
@@ -74,7 +88,10 @@ mod tests {
             assert_eq!((read.parts(), read_sender), (content.parts(), sender));
             assert!(decode(&payload.slice(..1)).is_none());
         }
-        for bad in [&[2, 0][..], &[1, 4], &[1, 0, 0xFF], &[1, EXCLUDES, 1], &[1, HAS_SOCKET, 1]] {
+        assert!(
+            is_mark(&mark()) && !is_mark(&encode(&MessageContent::Binary(Bytes::new()), Default::default()))
+        );
+        for bad in [&[2, 0][..], &[1, 4], &[1, 5], &[1, 0, 0xFF], &[1, EXCLUDES, 1], &[1, HAS_SOCKET, 1]] {
             assert!(decode(&Bytes::copy_from_slice(bad)).is_none(), "{bad:?}");
         }
     }

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::key_topic::KeyTopic;
 use super::log_topic::LogTopic;
 use super::target::StoredTarget;
+use super::unstored::{StoreAway, Unstored};
 use crate::background::Background;
 use crate::model::brief::brief;
 use crate::model::opening::SharedOpening;
@@ -42,6 +43,7 @@ pub(crate) struct StoredTopics {
     pub(super) audit: Notify,
     /// Tasks that wait for a copy.
     pub(super) waiting: WaitingTasks,
+    pub(super) unstored: Unstored,
     pub(crate) counters: StoredCounters,
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct StoredCounters {
     pub(crate) gaps: AtomicU64,
     /// Subscriptions that the store has rejected.
     pub(crate) rejected: AtomicU64,
+    /// Publications that were delivered while the store was away.
+    pub(crate) unstored: AtomicU64,
 }
 
 impl fmt::Debug for StoredTopics {
@@ -73,7 +77,7 @@ impl fmt::Debug for StoredTopics {
 }
 
 impl StoredTopics {
-    pub(crate) fn new(store: Arc<dyn TopicStore>, background: Background) -> Self {
+    pub(crate) fn new(store: Arc<dyn TopicStore>, away: StoreAway, background: Background) -> Self {
         Self {
             store,
             background,
@@ -84,6 +88,7 @@ impl StoredTopics {
             unaudited: Mutex::default(),
             audit: Notify::new(),
             waiting: WaitingTasks::default(),
+            unstored: Unstored::new(away),
             counters: StoredCounters::default(),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{
-    HostRules, Hub, HubConfig, Namespace, Namespaces, observe_nodes,
+    HostRules, Hub, HubBuilder, HubConfig, Namespace, Namespaces, StoreAway, observe_nodes,
 };
 use sinews_store::{Capabilities, StoreError};
 use sinews_testkit::{TIMEOUT, until};
@@ -25,14 +25,18 @@ pub(super) struct StoredCluster {
 
 impl StoredCluster {
     pub(super) fn start() -> Self {
+        Self::start_with(|builder| builder)
+    }
+
+    fn start_with(configure: fn(HubBuilder) -> HubBuilder) -> Self {
         let (broker, store) = (FakeBroker::start(WireProtocol::Redis), FakeStore::new());
-        let nodes = [(); 3].map(|()| join(&broker, &store));
+        let nodes = [(); 3].map(|()| join(&broker, &store, configure));
         Self { store, nodes, broker }
     }
 
     /// A further node.
     pub(super) fn join(&self) -> TestPeer {
-        join(&self.broker, &self.store)
+        join(&self.broker, &self.store, |builder| builder)
     }
 
     /// A hub of a further node.
@@ -47,13 +51,13 @@ impl StoredCluster {
     }
 }
 
-fn join(broker: &FakeBroker, store: &FakeStore) -> TestPeer {
+fn join(broker: &FakeBroker, store: &FakeStore, configure: fn(HubBuilder) -> HubBuilder) -> TestPeer {
     let stored = store.connect();
     TestPeer::start_with(broker, |builder| {
         let keys = ApiKeys::new().with_key(KEY).unwrap();
         let policy = HubConfig::new(Auth::new(&AuthOptions::new()).unwrap(), HostRules::default());
         let builder = builder.config(policy.with_api_keys(keys));
-        builder.history("chat.>", 100).topic_store(stored)
+        configure(builder.history("chat.>", 100).topic_store(stored))
     })
 }
 
@@ -356,4 +360,55 @@ fn configuration_that_needs_more_than_its_store_has_is_rejected() {
     let history = Namespace::new("a.>").with_history(5);
     let error = "the topic store fake has no histories";
     assert_eq!(checked(history, |store| store.logs = false), Err(error.to_owned()));
+}
+
+#[test]
+fn publications_without_the_store_are_delivered_and_make_resumes_incomplete() {
+    let cluster = StoredCluster::start_with(|builder| builder.store_away(StoreAway::Deliver));
+    let mut witnesses = [cluster.subscriber(0, "chat.1"), cluster.subscriber(0, "chat.*")];
+    let mut publisher = cluster.nodes[1].client();
+    let before = publish(&mut publisher, "chat.1", "before");
+    let other = publish(&mut publisher, "chat.2", "other");
+    assert_eq!(witnesses[0].data(1), [json!("before")]);
+    assert_eq!(witnesses[1].data(2), [json!("before"), json!("other")]);
+    cluster.store.fail(Some(StoreError::Away("no route".into())));
+    let ack = publish(&mut publisher, "chat.1", "hint");
+    assert_eq!((&ack["stored"], &ack["seq"]), (&json!(false), &Value::Null), "{ack}");
+    for (head, body) in [
+        ("POST /topics/chat.1", "\"over HTTP\""),
+        ("POST /api/v1/publish", r#"{"topic":"chat.1","data":"by a backend"}"#),
+    ] {
+        let head_fields = format!("{}Content-Type: application/json\r\n", authorization());
+        let (status, answer) = cluster.nodes[2].request_with(head, &head_fields, body.as_bytes());
+        assert_eq!((status, &parse(&answer)["stored"]), (200, &json!(false)), "{answer}");
+    }
+    for witness in &mut witnesses {
+        // Two nodes have published.
+        let mut hints = [(); 3].map(|()| witness.receive());
+        hints.sort_by_key(|hint| hint["data"].to_string());
+        let data = hints.each_ref().map(|hint| hint["data"].clone());
+        assert_eq!(data, [json!("by a backend"), json!("hint"), json!("over HTTP")]);
+        assert!(hints.iter().all(|hint| hint["seq"].is_null() && hint["epoch"].is_null()), "{hints:?}");
+    }
+    assert_eq!(cluster.nodes[1].metric("sinews_topic_store_unstored_total"), 1);
+    cluster.store.fail(None);
+    // Two nodes mark the topic.
+    for _ in 0..2 {
+        let reset = witnesses[0].receive();
+        assert_eq!((&reset["op"], &reset["topic"]), (&json!("reset"), &json!("chat.1")));
+    }
+    let after = publish(&mut publisher, "chat.1", "after");
+    assert_eq!(witnesses[0].data(1), [json!("after")]);
+    for node in cluster.nodes.iter().chain([&cluster.join()]) {
+        let mut client = node.client();
+        let ack = client.request(&json!({ "op": "subscribe", "topic": "chat.1", "last": 9, "id": 1 }));
+        assert_eq!(ack["replayed"], json!(2), "{ack}");
+        assert_eq!(client.data(2), [json!("before"), json!("after")]);
+        for (topic, from, complete) in
+            [("chat.1", &before, false), ("chat.1", &after, true), ("chat.2", &other, true)]
+        {
+            let ack = resume(&mut node.client(), topic, from);
+            assert_eq!(ack["complete"], json!(complete), "{topic}: {ack}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use sinews_session::Prepared;
 
 use super::eviction::EvictionQueue;
 use super::log::{MessageRing, TopicHistory};
-use super::policy::{Position, StoredHistory, TopicSnapshot};
+use super::policy::{HistoryPolicy, Position, StoredHistory, TopicSnapshot};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Reach, Recipients, TopicEntry};
 use crate::topics::mail::{Mail, MailedPublication};
@@ -125,61 +125,67 @@ impl Directory {
 
     /// Restores a topic. Returns whether it has history here, and had no publications yet.
     pub(crate) fn restore(&self, topic: TopicSnapshot) -> bool {
-        loop {
-            let entry = self.entry_with_history(&topic.name);
-            let Some(history) = entry.history() else { return false };
-            let mut ring = history.lock();
-            if ring.removed {
-                continue;
+        let (name, mut is_new) = (topic.name.clone(), false);
+        self.change_history(&name, |ring, policy| {
+            is_new = ring.next == 1;
+            if is_new {
+                ring.restore_snapshot(topic, policy);
+                // Its subscribers may resume from there.
+                ring.retain_position(self.history_store.position_ttl);
             }
-            if ring.next > 1 {
-                return false;
-            }
-            ring.restore_snapshot(topic, &history.policy);
-            // Its subscribers may resume from there.
-            ring.retain_position(self.history_store.position_ttl);
-            let after = ring.cost();
-            drop(ring);
-            self.history_store.account(0, after);
-            self.maintain(&entry, history);
-            return true;
-        }
+            is_new
+        });
+        is_new
     }
 
     /// Replaces a topic's messages by those of a store, without publishing them. Returns whether the topic has history.
     pub(crate) fn install_history(&self, name: &str, stored: StoredHistory) -> bool {
-        loop {
-            let entry = self.entry_with_history(name);
-            let Some(history) = entry.history() else { return false };
-            let mut ring = history.lock();
-            if ring.removed {
-                continue;
-            }
-            let before = ring.cost();
-            ring.install(stored, &history.policy);
+        self.change_history(name, |ring, policy| {
+            ring.install(stored, policy);
             ring.retain_position(self.history_store.position_ttl);
-            let after = ring.cost();
-            drop(ring);
-            self.history_store.account(before, after);
-            self.maintain(&entry, history);
-            return true;
-        }
+            true
+        })
     }
 
     /// Sets the position of the last message. Returns whether the topic has history.
     pub(crate) fn advance_to(&self, name: &str, position: Position) -> bool {
+        self.change_history(name, |ring, _| {
+            ring.advance_to(position);
+            false
+        })
+    }
+
+    /// Sets the position of the last message, which is not retained. Returns whether the topic has history.
+    pub(crate) fn pass_message(&self, name: &str, position: Position) -> bool {
+        self.change_history(name, |ring, _| {
+            ring.pass(position);
+            false
+        })
+    }
+
+    /// Changes a topic's messages without publishing any; `change` returns whether there may be more of them. Returns
+    /// whether the topic has history.
+    fn change_history(
+        &self,
+        name: &str,
+        change: impl FnOnce(&mut MessageRing, &HistoryPolicy) -> bool,
+    ) -> bool {
         loop {
             let entry = self.entry_with_history(name);
             let Some(history) = entry.history() else { return false };
             let mut ring = history.lock();
+            // It may have been removed just now; retry with its replacement.
             if ring.removed {
                 continue;
             }
             let before = ring.cost();
-            ring.advance_to(position);
+            let may_grow = change(&mut ring, &history.policy);
             let after = ring.cost();
             drop(ring);
             self.history_store.account(before, after);
+            if may_grow {
+                self.maintain(&entry, history);
+            }
             return true;
         }
     }

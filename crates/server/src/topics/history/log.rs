@@ -55,6 +55,8 @@ pub(crate) struct MessageRing {
     messages: VecDeque<Retained>,
     /// The sequence before the first retained message; the last one if none is retained.
     floor: u64,
+    /// The last message that is not retained, and perhaps reached no subscriber: resumes from before it miss messages.
+    passed: u64,
     /// Messages that were removed so far.
     removed_messages: u64,
     /// Messages up to this sequence were read from elsewhere, and not published to this server's subscribers.
@@ -81,6 +83,7 @@ impl MessageRing {
             next: 1,
             messages: VecDeque::new(),
             floor: 0,
+            passed: 0,
             removed_messages: 0,
             unpublished: 0,
             bytes: 0,
@@ -177,7 +180,7 @@ impl MessageRing {
     pub(crate) fn install(&mut self, stored: StoredHistory, policy: &HistoryPolicy) {
         self.clear();
         self.epoch = stored.position.epoch;
-        self.floor = stored.floor;
+        (self.floor, self.passed) = (stored.floor, stored.passed);
         let now = Instant::now();
         for StoredMessage { sequence, message, age } in stored.messages {
             self.push(sequence, now.checked_sub(age).unwrap_or(now), message, None);
@@ -216,9 +219,18 @@ impl MessageRing {
         }
         if !is_same {
             self.clear();
-            self.epoch = position.epoch;
+            (self.epoch, self.passed) = (position.epoch, 0);
         }
         self.skip_to(position.sequence);
+    }
+
+    /// Sets the position of the last message, which is not retained. Retained messages stay.
+    pub(crate) fn pass(&mut self, position: Position) {
+        if position.epoch != self.epoch || self.is_empty() {
+            self.advance_to(position);
+        }
+        self.next = self.next.max(position.sequence + 1);
+        self.passed = self.passed.max(position.sequence);
     }
 
     /// Sets the sequence of the last message; a gap clears earlier messages.
@@ -291,7 +303,8 @@ impl MessageRing {
                 }
                 let index = self.index_from(after + 1);
                 let before = index.checked_sub(1).and_then(|index| self.messages.get(index));
-                (after + 1, before.map_or(self.floor, |retained| retained.sequence) == after)
+                let is_known = before.map_or(self.floor, |retained| retained.sequence) == after;
+                (after + 1, after >= self.passed && (is_known || after == self.passed))
             }
         }
     }
@@ -384,6 +397,35 @@ mod tests {
     }
 
     #[test]
+    fn message_that_is_not_retained_is_missing_for_positions_before_it() {
+        let policy = HistoryPolicy::new(10);
+        let mut ring = ring(&policy, 2);
+        let at = |sequence| Position { epoch: 7, sequence };
+        let complete = |ring: &MessageRing| -> Vec<u64> {
+            (0..12).filter(|sequence| ring.start(ReplayFrom::After(at(*sequence))).1).collect()
+        };
+        ring.pass(at(5));
+        assert_eq!((ring.position(), kept(&ring, 0), complete(&ring)), (at(5), vec![1, 2], vec![5]));
+        ring.pass(at(4));
+        append(&mut ring, 6, &policy);
+        assert_eq!((kept(&ring, 0), complete(&ring)), (vec![1, 2, 6], vec![5, 6]));
+        assert_eq!(ring.start(ReplayFrom::After(at(2))), (3, false));
+        let message = |sequence| StoredMessage {
+            sequence,
+            message: Prepared::text(format!("{sequence:02}")),
+            age: Duration::ZERO,
+        };
+        let messages = vec![message(1), message(6), message(9)];
+        ring.install(StoredHistory { position: at(9), floor: 0, passed: 7, messages }, &policy);
+        assert_eq!((kept(&ring, 0), complete(&ring)), (vec![1, 6, 9], vec![7, 9]));
+        let mut empty = MessageRing::new(7);
+        empty.pass(at(3));
+        assert_eq!((empty.first(), complete(&empty)), (4, vec![3]));
+        empty.pass(Position { epoch: 8, sequence: 1 });
+        assert_eq!((empty.position(), complete(&empty)), (Position { epoch: 8, sequence: 1 }, vec![]));
+    }
+
+    #[test]
     fn messages_of_a_store_replace_a_ring() {
         let policy = HistoryPolicy::new(10);
         let mut ring = ring(&policy, 2);
@@ -393,18 +435,15 @@ mod tests {
             age: Duration::ZERO,
         };
         let position = Position { epoch: 9, sequence: 30 };
-        ring.install(
-            StoredHistory { position, floor: 10, messages: vec![message(20), message(30)] },
-            &policy,
-        );
+        let stored = |floor, messages| StoredHistory { position, floor, passed: 0, messages };
+        ring.install(stored(10, vec![message(20), message(30)]), &policy);
         assert_eq!((ring.position(), kept(&ring, 0), ring.unpublished), (position, vec![20, 30], 30));
         let after = |sequence| ring.start(ReplayFrom::After(Position { epoch: 9, sequence })).1;
         assert!(!ring.start(ReplayFrom::After(Position::default())).1);
         assert_eq!([after(9), after(10), after(11), after(20), after(30)], [false, true, false, true, true]);
-        ring.install(StoredHistory { position, floor: 10, messages: Vec::new() }, &policy);
+        ring.install(stored(10, Vec::new()), &policy);
         assert_eq!((ring.position(), ring.first(), ring.is_empty()), (position, 31, true));
-        let all = StoredHistory { position, floor: 0, messages: vec![message(20), message(30)] };
-        ring.install(all, &policy);
+        ring.install(stored(0, vec![message(20), message(30)]), &policy);
         assert_eq!(ring.start(ReplayFrom::After(Position::default())), (1, true));
     }
 

@@ -104,6 +104,8 @@ pub struct StoredHistory {
     pub position: Position,
     /// The sequence before the first message in [`messages`](Self::messages).
     pub floor: u64,
+    /// The last sequence that marks messages which are not retained; 0: none. Resumes from before it are incomplete.
+    pub passed: u64,
     /// The last messages in order.
     pub messages: Vec<StoredMessage>,
 }
