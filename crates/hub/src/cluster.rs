@@ -386,9 +386,12 @@ impl Cluster {
         let all = self.outbox.subjects.all();
         let own = self.outbox.subjects.node(self.node);
         self.interest.resume(max_payload, &[(&all, ALL_NODES), (&own, THIS_NODE)]);
-        let all = self.outbox.subjects.all();
-        self.send_command(&all, 0, NodeCommand::Sync);
-        self.send_missed(revocations);
+        // A topic store has the revocations.
+        if self.stored.get().is_none() {
+            let all = self.outbox.subjects.all();
+            self.send_command(&all, 0, NodeCommand::Sync);
+            self.send_missed(revocations);
+        }
         tracing::info!(broker = %self.options, node = %self.node, "connected to the cluster");
     }
 
@@ -469,7 +472,6 @@ impl Cluster {
             presence,
             serving: self.is_serving.load(Ordering::Acquire),
             reports: self.report_role(),
-            revoked: None,
         }
     }
 

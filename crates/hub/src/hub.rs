@@ -187,6 +187,7 @@ impl Hub {
         }
         if let Some(stored) = stored {
             stored.start(Arc::clone(&topics) as _, publisher.clone())?;
+            stored.share_revocations(Arc::clone(&revocations), Arc::clone(topics.connections()));
         }
         let observe = |bus: Arc<dyn TopicObserver>| {
             let observer = match stored.clone() {

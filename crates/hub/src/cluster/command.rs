@@ -21,8 +21,6 @@ pub(crate) enum NodeCommand {
     Revocations { all: Vec<Revocation> },
     /// The sender may have missed revocations.
     Sync,
-    /// Send the revocations in effect: the sender has others.
-    SendRevocations,
     /// Subscribe or unsubscribe connections.
     ChangeSubscriptions { change: SubscriptionChange },
     /// Return a cache channel's last event.

@@ -154,9 +154,7 @@ impl CommandTarget<'_> {
                 self.revoke(&all);
                 Value::Null
             }
-            NodeCommand::Sync | NodeCommand::SendRevocations | NodeCommand::ChangeSubscriptions { .. } => {
-                Value::Null
-            }
+            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::RetainEvent { topic, event, age } => {
                 let (event, age) = (Prepared::text(event), Duration::from_millis(age));

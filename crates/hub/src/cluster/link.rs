@@ -16,12 +16,11 @@ use super::cached_events::MissedEvents;
 use super::connection::{ANSWER_MAX, BrokerConnection, LinkEvent, SILENCE_MAX};
 use super::members::RemotePresence;
 use super::node::LocalParts;
-use super::nodes::Heartbeat;
 use super::outbox::{Outbox, PingPurpose};
 use super::pending::PendingWork;
 use super::receiver::Receiver;
 use super::rejections::Rejections;
-use super::revocations::RevocationExchange;
+use super::revocations::RevocationLists;
 use super::times::{CONNECT_TIMEOUT, HEARTBEAT, RETRY_MAX};
 use crate::topics::HubTopics;
 
@@ -138,7 +137,7 @@ impl ClusterLink {
             publisher,
             remote: RemotePresence::default(),
             requesters: Vec::new(),
-            revocations: RevocationExchange::default(),
+            revocations: RevocationLists::default(),
             results: PendingWork::new(&cluster.outbox),
             events: PendingWork::new(&cluster.outbox),
         };
@@ -286,10 +285,7 @@ impl ClusterLink {
         self.expire_nodes(now);
         if cluster.outbox.is_open() {
             let counts = self.receiver.hub.connections().counts();
-            let revoked = self.receiver.local.revocations.digest();
-            let heartbeat = cluster.heartbeat(counts, self.announcer.announced);
-            cluster.send_heartbeat(&Heartbeat { revoked, ..heartbeat });
-            self.receiver.request_revocations(now);
+            cluster.send_heartbeat(&cluster.heartbeat(counts, self.announcer.announced));
             self.missed_events.send_again(&cluster, &self.receiver.hub, now);
             cluster.ping();
         }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::message::NodeId;
 use super::times::NODE_TIMEOUT;
-use crate::access::auth::revocations::RevocationDigest;
 use crate::model::nodes::{ReportRole, ReportingNodes};
 
 /// Maximum other nodes. Further nodes are ignored, with a warning, unless they can replace a node that has sent one
@@ -47,9 +46,6 @@ pub(crate) struct Heartbeat {
     /// Its part in reports about topics' state.
     #[serde(default)]
     pub(crate) reports: ReportRole,
-    /// Digest of its revocations, unless they are too many.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) revoked: Option<RevocationDigest>,
 }
 
 /// The other nodes.
@@ -136,11 +132,6 @@ impl Nodes {
         let first = *node.first.get_or_insert(now);
         node.is_established |= is_new_here || now.saturating_duration_since(first) >= PROBATION;
         node.heartbeat.replace(heartbeat).is_none()
-    }
-
-    /// Returns whether messages from a node have arrived, and it has neither left nor expired.
-    pub(super) fn contains(&self, id: NodeId) -> bool {
-        self.0.contains_key(&id)
     }
 
     /// Removes a node that leaves. Returns whether it was known.
@@ -260,7 +251,7 @@ mod tests {
             assert!(nodes.has_place(invented) && nodes.receive(invented, 1, begin));
             nodes.beat(invented, heartbeat.clone(), false, begin);
         }
-        assert!(nodes.0.len() <= NODES_MAX && nodes.contains(early));
+        assert!(nodes.0.len() <= NODES_MAX && nodes.0.contains_key(&early));
         let established = |nodes: &Nodes| {
             let nodes = nodes.0.iter().filter(|(_, node)| node.is_established);
             nodes.map(|(id, _)| *id).collect::<Vec<_>>()
@@ -290,7 +281,6 @@ mod tests {
             presence: 0,
             serving: true,
             reports: ReportRole::None,
-            revoked: None,
         };
         assert!(nodes.receive(one, 1, begin) && nodes.receive(two, 1, begin));
         assert!(nodes.beat(one, heartbeat.clone(), true, begin) && !nodes.beat(one, heartbeat, true, begin));

@@ -17,8 +17,7 @@ use super::message::{MessageKind, NodeId, NodeMessageHead, NodePublication, read
 use super::node::LocalParts;
 use super::nodes::Heartbeat;
 use super::pending::PendingWork;
-use super::revocations::RevocationExchange;
-use crate::access::auth::revocations::RevocationDigest;
+use super::revocations::RevocationLists;
 use crate::model::nodes::NodePublicationId;
 use crate::model::problem::{code, problem};
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender};
@@ -33,7 +32,7 @@ pub(super) struct Receiver {
     pub(super) remote: RemotePresence,
     /// Nodes that need this node's whole presence.
     pub(super) requesters: Vec<NodeId>,
-    pub(super) revocations: RevocationExchange,
+    pub(super) revocations: RevocationLists,
     /// Results of commands that connections execute: the node that waits for one, and the id of its request.
     pub(super) results: PendingWork<(NodeId, u64, Value)>,
     /// Requests for cache-channel events.
@@ -84,9 +83,7 @@ impl Receiver {
                 if !is_replaced && self.remote.compare(head.node, heartbeat.presence, now) {
                     self.request_presence(head.node);
                 }
-                let revoked = heartbeat.revoked;
                 self.cluster.note_heartbeat(head.node, heartbeat, now);
-                self.compare_revocations(head.node, revoked, now);
             }
             MessageKind::Leave => {
                 self.cluster.left(head.node);
@@ -120,7 +117,7 @@ impl Receiver {
         let Ok(CommandMessage { id, command }) = serde_json::from_slice(body) else { return };
         match command {
             NodeCommand::Sync if !self.cluster.answers_sync(node) => return,
-            NodeCommand::Sync | NodeCommand::SendRevocations => return self.revocations.add_requester(node),
+            NodeCommand::Sync => return self.revocations.add_requester(node),
             _ => {}
         }
         let target = CommandTarget {
@@ -155,21 +152,6 @@ impl Receiver {
             // A value is always encoded.
             let body = serde_json::to_vec(&ResultMessage { id, result }).unwrap_or_default();
             self.cluster.outbox.send(&self.cluster.outbox.subjects.node(node), MessageKind::Result, &body);
-        }
-    }
-
-    /// Compares this node's revocations with a heartbeat's digest.
-    fn compare_revocations(&mut self, node: NodeId, digest: Option<RevocationDigest>, now: Instant) {
-        let own = digest.and_then(|digest| self.local.revocations.digest_at(digest.time));
-        self.revocations.compare(node, own.is_some() && own != digest, now);
-    }
-
-    /// Requests a node's revocations if they have differed from this node's revocations for a while.
-    pub(super) fn request_revocations(&mut self, now: Instant) {
-        let cluster = &self.cluster;
-        let requested = self.revocations.next_request(cluster.node, &cluster.lock_nodes(), now);
-        if let Some(node) = requested {
-            cluster.send_command(&cluster.outbox.subjects.node(node), 0, NodeCommand::SendRevocations);
         }
     }
 

@@ -17,6 +17,7 @@ mod log_topic;
 mod logs;
 mod metrics;
 mod payload;
+mod revocations;
 mod shared;
 mod sink;
 mod target;

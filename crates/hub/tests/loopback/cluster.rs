@@ -4,6 +4,7 @@ mod api;
 mod keys;
 mod login;
 mod rejections;
+mod revocations;
 mod stored;
 
 use std::io::Write as _;

@@ -16,13 +16,9 @@ pub(crate) use self::file::RevocationStored;
 use crate::access::auth::rights::{Denied, Rights};
 use crate::background::Background;
 use crate::error::HubError;
-use crate::model::stable_hash::{fnv, mix};
 
 /// Maximum revocations in effect.
 const REVOCATIONS_MAX: usize = 65_536;
-
-/// Seconds in which a revocation reaches all nodes, and by which the clocks of nodes may differ.
-const TRANSIT_MAX: f64 = 5.0;
 
 /// The tokens that a revocation affects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,7 +33,7 @@ pub(crate) enum RevokedTokens {
 /// The revocations in effect.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
-    revoked: RwLock<HashMap<RevokedTokens, KnownRevocation>>,
+    revoked: RwLock<HashMap<RevokedTokens, RevokedTime>>,
     /// Checked without the lock.
     any: AtomicBool,
     /// Set if they are stored on disk.
@@ -49,23 +45,6 @@ struct RevokedTime {
     /// Seconds since 1970.
     at: f64,
     until: f64,
-}
-
-/// A revocation in effect.
-#[derive(Debug)]
-struct KnownRevocation {
-    time: RevokedTime,
-    /// Hash over the tokens and the time.
-    hash: u64,
-}
-
-/// A digest of the revocations in effect for a while before and after a time: equal at nodes with the same revocations,
-/// also if others are on their way between the nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RevocationDigest {
-    /// Seconds since 1970.
-    pub(crate) time: u64,
-    pub(crate) digest: u64,
 }
 
 /// The result of adding a revocation.
@@ -104,6 +83,11 @@ impl Revocation {
     pub(crate) fn new(tokens: RevokedTokens, until: f64) -> Self {
         // Tokens issued until now are revoked, so that it is not rounded down.
         Self { tokens, at: (now() * 1000.0).ceil() / 1000.0, until: whole_milliseconds(until) }
+    }
+
+    /// Seconds until it ends; negative if it has ended.
+    pub(crate) fn seconds_left(&self) -> f64 {
+        self.until - now()
     }
 
     /// Whether it was made within this time.
@@ -195,19 +179,19 @@ impl Revocations {
         let mut revoked = self.revoked.write();
         if revoked.len() >= REVOCATIONS_MAX && !revoked.contains_key(tokens) {
             let now = now();
-            revoked.retain(|_, known| known.time.until > now);
+            revoked.retain(|_, known| known.until > now);
             if revoked.len() >= REVOCATIONS_MAX {
                 return Inserted::Full;
             }
         }
         // An earlier revocation with the same tokens is not shortened.
-        let former = revoked.get(tokens).map(|known| known.time);
+        let former = revoked.get(tokens).copied();
         let later = |known: RevokedTime| RevokedTime { at: at.max(known.at), until: until.max(known.until) };
         let time = former.map_or(RevokedTime { at, until }, later);
         if former == Some(time) {
             return Inserted::Known;
         }
-        revoked.insert(tokens.clone(), KnownRevocation { time, hash: hash(tokens, time) });
+        revoked.insert(tokens.clone(), time);
         self.any.store(true, Ordering::Release);
         Inserted::New
     }
@@ -216,34 +200,10 @@ impl Revocations {
     pub(crate) fn all(&self) -> Vec<Revocation> {
         let now = now();
         let revoked = self.revoked.read();
-        let valid =
-            revoked.iter().map(|(tokens, known)| (tokens, known.time)).filter(|(_, it)| it.until > now);
+        let valid = revoked.iter().filter(|(_, it)| it.until > now);
         valid
             .map(|(tokens, time)| Revocation { tokens: tokens.clone(), at: time.at, until: time.until })
             .collect()
-    }
-
-    /// Returns this second's digest. `None` if there is no capacity for further revocations, so that a node may lack
-    /// revocations from others.
-    pub(crate) fn digest(&self) -> Option<RevocationDigest> {
-        self.digest_at(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
-    }
-
-    /// Returns the digest at a time in seconds since 1970, to compare it with another node's digest. It leaves out
-    /// revocations that the other node may lack rightly: those from the last seconds, since they may be on their way,
-    /// and those that are about to end, since a list of the revocations in effect no longer has them.
-    pub(crate) fn digest_at(&self, time: u64) -> Option<RevocationDigest> {
-        let (now, at) = (now(), Duration::from_secs(time).as_secs_f64());
-        let revoked = self.revoked.read();
-        let (mut count, mut digest) = (0, 0);
-        for known in revoked.values() {
-            count += usize::from(known.time.until > now);
-            if known.time.at <= at - TRANSIT_MAX && known.time.until > at + TRANSIT_MAX {
-                // The order of a map has no meaning.
-                digest ^= known.hash;
-            }
-        }
-        (count < REVOCATIONS_MAX).then_some(RevocationDigest { time, digest })
     }
 
     /// Checks a client's token.
@@ -265,65 +225,13 @@ impl Revocations {
 
     fn applies(&self, tokens: &RevokedTokens, is_affected: impl Fn(f64) -> bool) -> bool {
         let revoked = self.revoked.read();
-        revoked.get(tokens).is_some_and(|known| known.time.until > now() && is_affected(known.time.at))
+        revoked.get(tokens).is_some_and(|known| known.until > now() && is_affected(known.at))
     }
-}
-
-fn hash(tokens: &RevokedTokens, time: RevokedTime) -> u64 {
-    let (kind, name) = match tokens {
-        RevokedTokens::OfUser(name) => (0, name),
-        RevokedTokens::WithId(name) => (1, name),
-    };
-    let times = [time.at, time.until].map(f64::to_le_bytes);
-    mix(fnv(times.into_iter().flatten().chain([kind]).chain(name.bytes())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nodes_with_the_same_revocations_have_the_same_digest() {
-        let all: Vec<Revocation> = [RevokedTokens::OfUser("a".into()), RevokedTokens::WithId("a".into())]
-            .into_iter()
-            .map(|tokens| Revocation::new(tokens, now() + 60.0))
-            .collect();
-        let digest = |all: &[Revocation]| {
-            let node = Revocations::default();
-            for revocation in all {
-                node.insert(revocation);
-            }
-            // As another node reads them.
-            let text = serde_json::to_string(&node.all()).unwrap();
-            let other = Revocations::default();
-            for revocation in serde_json::from_str::<Vec<_>>(&text).unwrap() {
-                other.insert(&revocation);
-            }
-            // They are no longer on their way then, and in effect.
-            let [digest, same] = [node, other].map(|node| node.digest_at(now() as u64 + 30).unwrap().digest);
-            assert_eq!(digest, same, "{text}");
-            digest
-        };
-        let expired =
-            Revocation { until: now() - 1.0, ..Revocation::new(RevokedTokens::WithId("b".into()), 0.0) };
-        let [first, second] = [&all[..1], &all[1..]].map(digest);
-        assert_eq!(digest(&all), digest(&[all[1].clone(), expired, all[0].clone()]));
-        let later = Revocation { until: all[0].until + 1.0, ..all[0].clone() };
-        let digests = [digest(&[]), first, second, digest(&all), digest(&[later])];
-        assert_eq!(digests.iter().collect::<std::collections::BTreeSet<_>>().len(), 5, "{digests:?}");
-    }
-
-    #[test]
-    fn digest_leaves_out_revocations_on_their_way_and_those_about_to_end() {
-        let node = Revocations::default();
-        let none = |time| Revocations::default().digest_at(time);
-        let tokens = RevokedTokens::WithId("a".into());
-        // Far from now, since the map only forgets those that have ended if it is full.
-        assert_eq!(node.insert(&Revocation { tokens, at: 3e9, until: 3e9 + 60.0 }), Inserted::New);
-        let is_included = |after: u64| node.digest_at(3_000_000_000 + after) != none(3_000_000_000 + after);
-        assert_eq!([0, 4, 5, 54, 55, 60].map(is_included), [false, false, true, true, false, false]);
-        assert!(node.digest().is_some_and(|digest| Some(digest) == none(digest.time)));
-    }
 
     #[test]
     fn tokens_are_revoked_by_user_and_by_id() {
@@ -354,7 +262,6 @@ mod tests {
         }
         assert!(revoke(REVOCATIONS_MAX, now() + 60.0), "the first has expired");
         assert!(!revoke(REVOCATIONS_MAX + 1, now() + 60.0));
-        assert_eq!(revocations.digest(), None);
         assert!(revoke(7, now() + 90.0), "it is known");
     }
 }

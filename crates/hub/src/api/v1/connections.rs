@@ -351,7 +351,9 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
         Ok(stored) => Ok(stored),
     };
     context.hub.share_revocations(&all);
+    let shared = context.hub.all_stored().cloned();
     let [revocation] = all;
+    let shared = shared.map(|shared| (shared, vec![revocation.clone()]));
     let others = context.cluster.as_ref().map(|cluster| cluster.request(&NodeCommand::Revoke { revocation }));
     let context = Arc::clone(context);
     Ok(Answer::later(async move {
@@ -363,6 +365,13 @@ pub(super) fn revoke(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Req
         let (count, missing) = with_others(others).await;
         if let Err(why) = when_stored(stored).await {
             let text = format!("the revocation is in effect, and a restart forgets it: {why}");
+            return failure(&problem(code::STORE, text));
+        }
+        if let Some((shared, all)) = shared
+            && let Err(why) = shared.store_revocations(all).await
+        {
+            let text =
+                format!("the revocation is in effect at the connected nodes, and not stored yet: {why}");
             return failure(&problem(code::STORE, text));
         }
         let answer = |own| partial(json!({ "connections": own + count, "until": until.as_secs() }), &missing);

@@ -39,6 +39,8 @@ pub(super) enum Published {
     Stored(StoredPublication),
     /// Delivered while the topic store is away.
     Unstored,
+    /// Delivered by an earlier request, perhaps at another node.
+    Elsewhere,
 }
 
 /// A publication whose result may follow.

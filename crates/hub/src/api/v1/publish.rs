@@ -20,7 +20,7 @@ use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
 use crate::model::json::present;
 use crate::model::problem::{Problem, code, problem};
-use crate::model::publication::{Publication, PublicationSender};
+use crate::model::publication::{Publication, PublicationSender, WaitingPublication};
 use crate::model::schema::requests;
 use crate::model::{self, MessageContent, push_json};
 use crate::topics::TopicPublisher;
@@ -386,9 +386,12 @@ fn publish_to(
                     Ok(stored.map_or(Published::Unstored, Published::Stored))
                 });
             }
-            let subscribers = context.hub.publish(out, &publication);
-            let cluster = context.hub.reaches_nodes();
-            ApiPublication::Done(Published::Delivered { subscribers, cluster })
+            if let Some(key) = key
+                && let Some(publication) = publish_first(context, &publication, key)
+            {
+                return publication;
+            }
+            ApiPublication::Done(deliver(context, out, &publication))
         }
     };
     match key {
@@ -399,6 +402,36 @@ fn publish_to(
             Ok(context.recent.publish_once(topic, key, epoch, publish))
         }
     }
+}
+
+/// Publishes to a topic without a history.
+fn deliver(
+    context: &ApiContext,
+    out: &mut impl TopicPublisher,
+    publication: &Publication<'_, '_>,
+) -> Published {
+    let subscribers = context.hub.publish(out, publication);
+    Published::Delivered { subscribers, cluster: context.hub.reaches_nodes() }
+}
+
+/// Publishes to a topic without a history, unless a node has published with the same idempotency key: the topic store
+/// knows. `None` without one.
+fn publish_first(
+    context: &Arc<ApiContext>,
+    publication: &Publication<'_, '_>,
+    key: &str,
+) -> Option<ApiPublication> {
+    let stored = context.hub.all_stored()?;
+    let mut out = stored.publisher()?;
+    let is_first = stored.is_first(publication.topic, key);
+    let (context, waiting) = (Arc::clone(context), WaitingPublication::from(publication));
+    Some(ApiPublication::appending(async move {
+        if !is_first.await {
+            return Ok(Published::Elsewhere);
+        }
+        let content = (&waiting.content).into();
+        Ok(deliver(&context, &mut out, &waiting.publication(&content)))
+    }))
 }
 
 /// Encodes a publication's result, without building a JSON object first.
@@ -419,6 +452,7 @@ fn success_text(topic: &str, published: Published, repeated: bool) -> String {
             let repeated = repeated_field(repeated || is_repeated);
             write!(text, "{{\"epoch\":{epoch},{repeated}\"seq\":{sequence}")
         }
+        Published::Elsewhere => write!(text, "{{\"repeated\":true"),
         Published::Unstored => write!(text, "{{{}\"stored\":false", repeated_field(repeated)),
     };
     text.push_str(",\"topic\":");

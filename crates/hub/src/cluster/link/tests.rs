@@ -382,7 +382,7 @@ fn list_of_revocations_leaves_in_parts_without_further_events() {
         let mut message = Vec::new();
         let head = NodeMessageHead { kind: MessageKind::Command, node: NodeId { id, start: 1 }, number: 1 };
         head.write(&mut message);
-        message.extend_from_slice(br#"{"id":0,"op":"send_revocations"}"#);
+        message.extend_from_slice(br#"{"id":0,"op":"sync"}"#);
         assert!(link.link.receiver.receive(&message, Instant::now()));
     }
     let cluster = Arc::clone(link.link.cluster());

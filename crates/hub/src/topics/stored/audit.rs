@@ -35,6 +35,7 @@ pub(super) async fn run(stored: Weak<StoredTopics>) {
             continue;
         }
         stored.mark_unstored().await;
+        stored.complete_revocations().await;
         let urgent = std::mem::take(&mut *stored.unaudited.lock());
         if !urgent.is_empty() {
             let all = stored.audited();

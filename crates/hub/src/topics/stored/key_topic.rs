@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use sinews_server::ReplicaError;
-use sinews_store::KeyCopy;
+use sinews_store::{KeyCopy, StoredKey};
 
 use super::log_topic::UNUSED_MAX;
 
@@ -13,6 +13,14 @@ use super::log_topic::UNUSED_MAX;
 pub(super) struct KeyTopic {
     pub(super) topic: Arc<str>,
     pub(super) state: Mutex<KeyTopicState>,
+    /// Gets the keys, in place of the server's topics.
+    pub(super) reader: Option<Arc<dyn KeyReader>>,
+}
+
+/// Reads keys that nodes share among themselves. Called in the order of the changes, and must not block.
+pub(super) trait KeyReader: Send + Sync {
+    /// Keys have changed; `is_all`: these are all keys with a value.
+    fn read(&self, keys: &[StoredKey], is_all: bool);
 }
 
 pub(super) struct KeyTopicState {

@@ -14,7 +14,7 @@ use sinews_store::{
     StoredKey, TopicPart,
 };
 
-use super::key_topic::{KeyTopic, KeyTopicState};
+use super::key_topic::{KeyReader, KeyTopic, KeyTopicState};
 use super::shared::StoredTopics;
 use crate::model::brief::brief;
 use crate::model::opening::SharedOpening;
@@ -28,12 +28,21 @@ const PAGE_KEYS: u32 = 1_000;
 impl StoredTopics {
     /// The copy of a topic's keys, which is created and followed.
     fn keys_of(&self, topic: &str) -> Arc<KeyTopic> {
-        if let Some(keys) = self.keys.lock().get(topic) {
-            return Arc::clone(keys);
+        match self.known_keys(topic) {
+            Some(keys) => keys,
+            None => self.follow_keys(topic, None),
         }
+    }
+
+    /// Passes the keys of a topic to a reader from now on.
+    pub(super) fn read_keys_with(&self, topic: &str, reader: Arc<dyn KeyReader>) {
+        self.follow_keys(topic, Some(reader));
+    }
+
+    fn follow_keys(&self, topic: &str, reader: Option<Arc<dyn KeyReader>>) -> Arc<KeyTopic> {
         let name: Arc<str> = topic.into();
         let state = KeyTopicState { copy: KeyCopy::new(), is_refused: false, used: Instant::now() };
-        let new = Arc::new(KeyTopic { topic: Arc::clone(&name), state: Mutex::new(state) });
+        let new = Arc::new(KeyTopic { topic: Arc::clone(&name), state: Mutex::new(state), reader });
         let mut all = self.keys.lock();
         let keys = Arc::clone(all.entry(name).or_insert_with(|| Arc::clone(&new)));
         drop(all);
@@ -66,7 +75,7 @@ impl StoredTopics {
         let Some((_, publisher)) = self.target() else { return };
         let all: Vec<Arc<KeyTopic>> = self.keys.lock().values().cloned().collect();
         for keys in all {
-            if publisher.key_subscribers(&keys.topic) > 0 {
+            if keys.reader.is_some() || publisher.key_subscribers(&keys.topic) > 0 {
                 keys.state.lock().used = Instant::now();
             } else if keys.state.lock().is_unused() {
                 self.drop_keys(&keys, &publisher);
@@ -120,11 +129,18 @@ impl StoredTopics {
                 KeyStep::Read(cursor) => self.read_keys(keys, cursor),
                 KeyStep::Changes(after) => self.read_key_changes(keys, after),
                 KeyStep::Install(position, all) => {
+                    if let Some(reader) = &keys.reader {
+                        reader.read(&all, true);
+                        continue;
+                    }
                     let snapshot = snapshot(&keys.topic, position, position.sequence, all);
                     let installed = publisher.install_keyed_topic(snapshot);
                     state.note_installed(&keys.topic, installed);
                 }
-                KeyStep::Apply(update) => self.apply(keys, &mut state, update, &publisher),
+                KeyStep::Apply(update) => match &keys.reader {
+                    Some(reader) => reader.read(&update.changes, false),
+                    None => self.apply(keys, &mut state, update, &publisher),
+                },
             }
         }
         let is_read = state.copy.last().is_some();

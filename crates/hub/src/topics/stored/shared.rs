@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use sinews_server::Publisher;
-use sinews_store::{Capabilities, StoreError, StoreHealth, StoreServer, TopicPart, TopicStore};
+use sinews_store::{
+    Capabilities, FirstValue, OnceRequest, StoreError, StoreHealth, StoreServer, TopicPart, TopicStore,
+};
 use tokio::sync::Notify;
 
 use super::key_topic::KeyTopic;
 use super::log_topic::LogTopic;
+use super::revocations::StoredRevocations;
 use super::target::StoredTarget;
 use super::unstored::{StoreAway, Unstored};
 use crate::background::Background;
@@ -44,6 +48,7 @@ pub(crate) struct StoredTopics {
     /// Tasks that wait for a copy.
     pub(super) waiting: WaitingTasks,
     pub(super) unstored: Unstored,
+    pub(super) revocations: OnceLock<Arc<StoredRevocations>>,
     pub(crate) counters: StoredCounters,
 }
 
@@ -89,6 +94,7 @@ impl StoredTopics {
             audit: Notify::new(),
             waiting: WaitingTasks::default(),
             unstored: Unstored::new(away),
+            revocations: OnceLock::new(),
             counters: StoredCounters::default(),
         }
     }
@@ -101,6 +107,21 @@ impl StoredTopics {
     /// The store and its promises, and whether it is away, for node lists.
     pub(crate) fn report(&self) -> (String, bool) {
         (self.store.capabilities().to_string(), !self.store.health().is_up())
+    }
+
+    /// Whether a publication to a topic without a history is the first one with this idempotency key, at any node. It
+    /// counts as the first one if the store does not answer.
+    pub(crate) fn is_first(&self, topic: &str, key: &str) -> impl Future<Output = bool> + Send + use<> {
+        let window = self.store.capabilities().once_window;
+        // A topic's name has no line break.
+        let name = format!("publish\n{topic}\n{key}").into();
+        let answer = self.store.once(OnceRequest { name, value: Bytes::new(), window });
+        async move { !matches!(answer.await, Ok(FirstValue::Value(_))) }
+    }
+
+    /// The publisher of this process, once the server is bound.
+    pub(crate) fn publisher(&self) -> Option<Publisher> {
+        Some(self.target.get()?.publisher.clone())
     }
 
     /// For how many milliseconds a topic's copies have perhaps been old; `None`: the store answers.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use jsonwebtoken::{EncodingKey, Header};
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions, TokenKeys};
-use sinews_hub::{HostRules, HubConfig};
+use sinews_hub::{HostRules, HubBuilder, HubConfig};
 use sinews_testkit::assert_fields;
 
 use super::{Client, KEY, TestPeer, for_both};
@@ -13,30 +13,35 @@ use crate::support::fake_broker::FakeBroker;
 
 const SECRET: &str = "a secret of at least thirty-two bytes for HS256";
 
+/// A hub whose clients are users.
+pub(super) fn with_tokens(builder: HubBuilder) -> HubBuilder {
+    let options = AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned()));
+    let options = options.with_public_subscribe([">".to_owned()]);
+    let keys = ApiKeys::new().with_key(KEY).unwrap();
+    let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
+    builder.config(policy.with_api_keys(keys)).history("kept.>", 10)
+}
+
 /// Nodes whose clients are users.
 fn nodes<const N: usize>(broker: &FakeBroker) -> [TestPeer; N] {
-    let nodes = [(); N].map(|()| {
-        TestPeer::start_with(broker, |builder| {
-            let options = AuthOptions::new().with_keys(TokenKeys::Secret(SECRET.to_owned()));
-            let options = options.with_public_subscribe([">".to_owned()]);
-            let keys = ApiKeys::new().with_key(KEY).unwrap();
-            let policy = HubConfig::new(Auth::new(&options).unwrap(), HostRules::default());
-            builder.config(policy.with_api_keys(keys)).history("kept.>", 10)
-        })
-    });
+    let nodes = [(); N].map(|()| TestPeer::start_with(broker, with_tokens));
     for node in &nodes {
         node.until("all are known", |node| node.metric("sinews_cluster_nodes") == N as u64);
     }
     nodes
 }
 
-/// A client of a user, and the id of its connection.
-fn user(node: &TestPeer, name: &str) -> (Client, String) {
+/// A user's token.
+pub(super) fn token(name: &str) -> String {
     let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(600);
     let claims = json!({ "exp": end.as_secs(), "sub": name });
     let key = EncodingKey::from_secret(SECRET.as_bytes());
-    let token = jsonwebtoken::encode(&Header::default(), &claims, &key).unwrap();
-    let client = node.websocket(&format!("/ws?token={token}"));
+    jsonwebtoken::encode(&Header::default(), &claims, &key).unwrap()
+}
+
+/// A client of a user, and the id of its connection.
+pub(super) fn user(node: &TestPeer, name: &str) -> (Client, String) {
+    let client = node.websocket(&format!("/ws?token={}", token(name)));
     let mut client = Client(client);
     let welcome = client.receive();
     (client, welcome["connection"].as_str().unwrap().to_owned())
@@ -189,22 +194,5 @@ fn nodes_without_an_answer_are_named_in_all_answers() {
         let answer = nodes[0].api("POST /api/v1/broadcast", &json!({ "pattern": "chat.*", "data": 1 }));
         assert_eq!((topics(&answer), missing(&answer)), (vec![("chat.a", 1)], Some(1)), "{answer}");
         assert_eq!(subscriber.data(1), [1]);
-    });
-}
-
-#[test]
-fn revocation_that_the_broker_loses_reaches_all_nodes() {
-    for_both(|broker| {
-        let nodes = nodes::<3>(&broker);
-        broker.lose(Some("of_user"));
-        nodes[0].api("POST /api/v1/revoke", &json!({ "user": "anna" }));
-        nodes[1].api("POST /api/v1/revoke", &json!({ "user": "ben" }));
-        let mut clients = [user(&nodes[2], "anna"), user(&nodes[2], "ben"), user(&nodes[0], "ben")];
-        broker.lose(None);
-        for (client, _) in &mut clients {
-            // Before the Close, there may be reports of the broker.
-            while let Some(Ok(_)) = client.0.next() {}
-            assert_eq!(client.0.closed().unwrap().code().map(u16::from), Some(4401));
-        }
     });
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sinews_hub::auth::{ApiKeys, Auth, AuthOptions};
 use sinews_hub::{
-    HostRules, Hub, HubBuilder, HubConfig, Namespace, Namespaces, StoreAway, observe_nodes,
+    HostRules, Hub, HubBuilder, HubConfig, Namespace, Namespaces, StoreAway, StreamOptions, observe_nodes,
 };
 use sinews_store::{Capabilities, StoreError};
 use sinews_testkit::{TIMEOUT, until};
@@ -14,6 +14,7 @@ use sinews_testkit::{TIMEOUT, until};
 use super::{Client, KEY, TestPeer, options};
 use crate::support::fake_broker::{FakeBroker, WireProtocol};
 use crate::support::fake_store::FakeStore;
+use crate::support::memory_broker::MemoryBroker;
 use crate::support::{parse, request};
 
 /// Nodes with a bus and a topic store in common.
@@ -409,6 +410,51 @@ fn publications_without_the_store_are_delivered_and_make_resumes_incomplete() {
         {
             let ack = resume(&mut node.client(), topic, from);
             assert_eq!(ack["complete"], json!(complete), "{topic}: {ack}");
+        }
+    }
+}
+
+#[test]
+fn idempotency_keys_of_topics_without_a_history_hold_for_all_nodes() {
+    let cluster = StoredCluster::start();
+    let mut subscriber = cluster.nodes[2].subscriber("plain");
+    let publish = |node: usize, data: u32, key: &str| {
+        let body = json!({ "topic": "plain", "data": data, "idempotency_key": key }).to_string();
+        let (status, answer) = api(&cluster.nodes[node], "POST", "publish", &body);
+        assert_eq!(status, 200, "{answer}");
+        parse(&answer)
+    };
+    assert_eq!(publish(0, 1, "a")["cluster"], true);
+    assert_eq!(publish(1, 2, "a"), json!({ "repeated": true, "topic": "plain" }));
+    assert_eq!(publish(1, 3, "b")["repeated"], Value::Null);
+    assert_eq!(publish(1, 4, "b")["repeated"], true);
+    cluster.store.fail(Some(StoreError::Away("no route".into())));
+    assert_eq!(publish(0, 5, "b")["repeated"], Value::Null, "plain topics continue without the store");
+    // The publications of two nodes have no order.
+    let mut data = subscriber.data(3);
+    data.sort_by_key(Value::as_u64);
+    assert_eq!(data, [json!(1), json!(3), json!(5)]);
+}
+
+#[test]
+fn durable_topic_with_a_history_is_written_once() {
+    let (broker, store) = (FakeBroker::start(WireProtocol::Redis), FakeStore::new());
+    let (records, directory) = (MemoryBroker::default(), tempfile::tempdir().unwrap());
+    let node = TestPeer::start_with(&broker, |builder| {
+        let streams = StreamOptions::at_broker(records.shared(), "memory", "")
+            .with_directory(directory.path())
+            .with_durable_topics(["chat.durable".to_owned()]);
+        builder.history("chat.>", 100).topic_store(store.connect()).streams(streams)
+    });
+    let mut client = node.subscriber("chat.durable");
+    for topic in ["chat.durable", "chat.stored"] {
+        let ack = publish(&mut node.client(), topic, "a");
+        assert!(ack["seq"].is_u64(), "{ack}");
+        let is_stored = topic == "chat.stored";
+        assert_eq!(store.top(topic).map(|top| json!(top.sequence)), is_stored.then(|| ack["seq"].clone()));
+        if !is_stored {
+            let message = client.receive();
+            assert_eq!((&message["data"], &message["seq"]), (&json!("a"), &ack["seq"]), "{message}");
         }
     }
 }

@@ -107,6 +107,12 @@ impl FakeStore {
         }
     }
 
+    /// The last position in a topic's log.
+    pub(crate) fn top(&self, topic: &str) -> Option<Position> {
+        let state = self.lock();
+        state.model.top(state.now(), &TopicPart::log(topic))
+    }
+
     /// The state at this moment, for [`fail_over`](Self::fail_over).
     pub(crate) fn replica(&self) -> Model {
         self.lock().model.clone()
