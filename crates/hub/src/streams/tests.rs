@@ -24,7 +24,7 @@ use crate::protocol::binary::BinaryClient;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server whose log is written by [`Streams::work`] alone.
-struct StoreServer {
+struct StoredStreams {
     store: Arc<StreamService>,
     streams: Streams,
     _directory: TempDir,
@@ -34,7 +34,7 @@ struct StoreServer {
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
 
-impl StoreServer {
+impl StoredStreams {
     fn new(max_pending: usize) -> Self {
         Self::with_config(max_pending, Config::default())
     }
@@ -130,7 +130,7 @@ impl StoreServer {
     }
 }
 
-impl Drop for StoreServer {
+impl Drop for StoredStreams {
     fn drop(&mut self) {
         self.stop.stop_now();
         let ended = self.thread.take().unwrap().join();
@@ -181,7 +181,7 @@ fn answer(mut stream: TcpStream) -> String {
 #[test]
 fn fast_producer_is_paused_and_loses_no_record() {
     const MAX: usize = 64 << 10;
-    let host = StoreServer::new(MAX);
+    let host = StoredStreams::new(MAX);
     let mut client = host.client();
     let batch = batch(10_000);
     for id in 1..=50 {
@@ -221,7 +221,7 @@ fn fast_producer_is_paused_and_loses_no_record() {
 #[test]
 fn batch_above_half_of_the_queue_waits_for_the_write_and_is_appended() {
     const MAX: usize = 64 << 10;
-    let host = StoreServer::new(MAX);
+    let host = StoredStreams::new(MAX);
     let mut client = host.client();
     // Nearly half of the queue, and batches that do not fit into the other half.
     client.send_message(1, 1, 1, &batch(MAX / 2 - 2_000));
@@ -241,7 +241,7 @@ fn batch_above_half_of_the_queue_waits_for_the_write_and_is_appended() {
 
 #[test]
 fn commit_to_a_partition_that_another_client_reads_is_rejected() {
-    let host = StoreServer::new(1 << 20);
+    let host = StoredStreams::new(1 << 20);
     let [mut member, mut other] = [(); 2].map(|()| host.client());
     member.send_message_to(u16::MAX, 2, 0, 1, &[&[1][..], &[0; 15], b"g"].concat());
     assert_eq!(member.receive_message().0, 130, "subscribed");
@@ -264,8 +264,10 @@ fn commit_to_a_partition_that_another_client_reads_is_rejected() {
 fn answers_wait_for_capacity_of_the_connection() {
     const COUNT: u32 = 1_000;
     // Far less than the size of all answers, which are due at once.
-    let host =
-        StoreServer::with_config(1 << 20, Config::default().with_high_water(1_000).with_max_outbound(2_000));
+    let host = StoredStreams::with_config(
+        1 << 20,
+        Config::default().with_high_water(1_000).with_max_outbound(2_000),
+    );
     let mut client = host.client();
     for id in 0..COUNT {
         client.send_message(1, 2, id, &batch(1));
@@ -283,7 +285,7 @@ fn answers_wait_for_capacity_of_the_connection() {
 
 #[test]
 fn disk_acknowledgement_follows_the_sync() {
-    let host = StoreServer::new(1 << 20);
+    let host = StoredStreams::new(1 << 20);
     let mut client = host.client();
     client.send_message(2, 0, 9, &[0; 16]);
     assert_eq!(client.receive_message().0, 130);
@@ -312,7 +314,7 @@ fn disk_acknowledgement_follows_the_sync() {
 
 #[test]
 fn closed_log_is_reported_to_all_clients() {
-    let host = StoreServer::new(1 << 20);
+    let host = StoredStreams::new(1 << 20);
     let mut client = host.client();
     client.send_message(2, 0, 9, &[0; 16]);
     assert_eq!(client.receive_message().0, 130);
@@ -327,7 +329,7 @@ fn closed_log_is_reported_to_all_clients() {
 
 #[test]
 fn partitions_of_a_connection_are_limited() {
-    let host = StoreServer::new(1 << 20);
+    let host = StoredStreams::new(1 << 20);
     host.streams.create("wide", &StreamConfig::default().with_partitions(64)).unwrap();
     let mut client = host.client_of("wide");
     let all = |client: &mut StoreClient, id: u32| {
@@ -347,7 +349,7 @@ fn partitions_of_a_connection_are_limited() {
 
 #[test]
 fn connection_commits_for_each_of_its_memberships_of_a_group() {
-    let host = StoreServer::new(1 << 20);
+    let host = StoredStreams::new(1 << 20);
     host.streams.create("pair", &StreamConfig::default().with_partitions(2)).unwrap();
     let mut client = host.client_of("pair");
     for id in [1, 2] {
@@ -431,7 +433,7 @@ fn record_above_8_mib_is_rejected() {
 
 #[test]
 fn large_batch_is_answered_in_parts_of_limited_length() {
-    let host = StoreServer::new(16 << 20);
+    let host = StoredStreams::new(16 << 20);
     let mut builder = RecordBuilder::new();
     for _ in 0..1_000 {
         // Six bytes of JSON for each byte.

@@ -12,7 +12,7 @@ use crate::lock::lock;
 const WINDOW: Duration = Duration::from_secs(30);
 
 /// Bounds of a server's clock.
-pub(super) struct ServerClock(Mutex<ClockBounds>);
+pub(super) struct ClockEstimate(Mutex<ClockBounds>);
 
 struct ClockBounds {
     start: Instant,
@@ -23,7 +23,7 @@ struct ClockBounds {
     window_end: Instant,
 }
 
-impl ServerClock {
+impl ClockEstimate {
     pub(super) fn new(now: Instant) -> Self {
         Self(Mutex::new(ClockBounds { start: now, current: None, previous: None, window_end: now + WINDOW }))
     }
@@ -68,7 +68,7 @@ mod tests {
     fn late_answers_do_not_delay_the_clock_and_old_ones_are_forgotten() {
         let start = Instant::now();
         let at = |milliseconds| start + Duration::from_millis(milliseconds);
-        let clock = ServerClock::new(start);
+        let clock = ClockEstimate::new(start);
         clock.note(1_000_000, at(10));
         assert_eq!([clock.milliseconds(at(10)), clock.milliseconds(at(15))], [1_000_000, 1_000_005]);
         // It was held for six seconds, and the next one came faster than the first one.

@@ -9,7 +9,7 @@ use sinews_store::{StoreHealth, StoreServer};
 use tokio::sync::Notify;
 
 use super::channel::FollowedChannel;
-use super::clock::ServerClock;
+use super::clock::ClockEstimate;
 use super::names::PARTITIONS;
 use super::queue::OperationQueue;
 use crate::lock::lock;
@@ -24,7 +24,7 @@ pub(super) struct ServerState {
     pub(super) queue: OperationQueue,
     health: Mutex<StoreHealth>,
     detects_failover: AtomicBool,
-    pub(super) clock: ServerClock,
+    pub(super) clock: ClockEstimate,
     /// Channels whose followers have changed since the last look.
     changed: Mutex<HashSet<FollowedChannel>>,
     /// Notified of changed channels.
@@ -40,7 +40,7 @@ impl ServerState {
             queue: OperationQueue::new(NOT_CONNECTED, is_cluster),
             health: Mutex::new(StoreHealth::Away { since: Instant::now(), reason: NOT_CONNECTED.into() }),
             detects_failover: AtomicBool::new(true),
-            clock: ServerClock::new(Instant::now()),
+            clock: ClockEstimate::new(Instant::now()),
             changed: Mutex::default(),
             followed_changed: Notify::new(),
             partitions_changed: Notify::new(),

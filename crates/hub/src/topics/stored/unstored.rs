@@ -64,7 +64,8 @@ impl Unstored {
         if topics.is_empty() {
             return Vec::new();
         }
-        let (back, away): (BTreeSet<_>, _) = std::mem::take(&mut *topics).into_iter().partition(|topic| is_up(topic));
+        let (back, away): (BTreeSet<_>, _) =
+            std::mem::take(&mut *topics).into_iter().partition(|topic| is_up(topic));
         *topics = away;
         back.into_iter().collect()
     }
