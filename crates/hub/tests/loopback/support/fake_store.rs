@@ -256,7 +256,7 @@ impl TopicStore for FakeStoreConnection {
     }
 
     fn key_changes(&self, topic: &str, after: Position) -> StoreAnswer<KeyChanges> {
-        self.with(|state, now| Ok(state.model.key_changes(topic, after)))
+        self.with(|state, _| Ok(state.model.key_changes(topic, after)))
     }
 
     fn once(&self, once: OnceRequest) -> StoreAnswer<FirstValue> {
