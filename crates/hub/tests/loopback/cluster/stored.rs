@@ -268,6 +268,37 @@ fn one_client_takes_a_lock() {
 }
 
 #[test]
+fn server_that_is_away_concerns_its_topics_only() {
+    let cluster = StoredCluster::start();
+    let node = &cluster.nodes[0];
+    node.until("ready", TestPeer::is_ready);
+    let mut subscribers = ["chat.up", "chat.away"].map(|topic| {
+        let mut subscriber = cluster.subscriber(0, topic);
+        publish(&mut cluster.nodes[1].client(), topic, 0);
+        assert_eq!(subscriber.data(1), [json!(0)]);
+        subscriber
+    });
+    cluster.store.lose_server("chat.away");
+    let (status, ready) = node.request("GET /readyz", b"");
+    assert!(status == 200 && ready.contains("topic store server two away for 9 s: two: no route"), "{ready}");
+    let (_, metrics) = node.request("GET /metrics", b"");
+    for (server, is_up) in [("one", 1), ("two", 0)] {
+        let line = format!("\nsinews_topic_store_server_up{{server=\"{server}\"}} {is_up}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
+    for (topic, is_stale) in [("chat.up", false), ("chat.away", true)] {
+        let mut client = node.client();
+        let ack = client.request(&json!({ "op": "subscribe", "topic": topic, "last": 1, "id": 8 }));
+        assert_eq!((&ack["replayed"], ack["stale"].is_number()), (&json!(1), is_stale), "{ack}");
+    }
+    // The audit goes on: it finds a message whose notification was lost.
+    cluster.store.mute();
+    publish(&mut cluster.nodes[1].client(), "chat.up", 1);
+    cluster.store.reconnect();
+    assert_eq!(subscribers[0].data(1), [json!(1)]);
+}
+
+#[test]
 fn failed_operations_say_whether_they_may_have_an_effect() {
     let cluster = StoredCluster::start();
     let node = &cluster.nodes[0];

@@ -10,8 +10,8 @@ use sinews_checker::{Jump, Model, Notice, Rules};
 use sinews_server::{TopicName, TopicPattern};
 use sinews_store::{
     Capabilities, FirstValue, KeyChanges, KeyCommands, KeysWritten, LogAppend, LogAppended, LogPage,
-    OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer, StoreError, StoreHealth, StoreSink, StoredKeys,
-    TakeRequest, TopicPart, TopicStore,
+    OnceRequest, Position, ReadKeys, ReadLog, StoreAnswer, StoreError, StoreHealth, StoreServer, StoreSink,
+    StoredKeys, TakeRequest, TopicPart, TopicStore,
 };
 
 /// The store, which hands a connection to each node.
@@ -28,6 +28,8 @@ struct State {
     /// Notifications are lost.
     is_mute: bool,
     capabilities: Capabilities,
+    /// Beginning of topics whose server is away.
+    away: Option<&'static str>,
 }
 
 #[derive(Default)]
@@ -42,6 +44,10 @@ struct StoreClient {
 enum Event {
     Notice(Notice),
     Following(TopicPart),
+}
+
+fn server_is_away() -> StoreHealth {
+    StoreHealth::Away { since: Instant::now() - Duration::from_secs(9), reason: "two: no route".into() }
 }
 
 /// A node's connection to the store.
@@ -66,6 +72,7 @@ impl FakeStore {
                 max_value: 1 << 20,
                 ..Model::CAPABILITIES
             },
+            away: None,
         })))
     }
 
@@ -89,6 +96,11 @@ impl FakeStore {
     /// Fails all operations with this error from now on, or none.
     pub(crate) fn fail(&self, fault: Option<StoreError>) {
         self.lock().fault = fault;
+    }
+
+    /// Has a second server from now on, which is away, for topics that begin with this text.
+    pub(crate) fn lose_server(&self, topics: &'static str) {
+        self.lock().away = Some(topics);
     }
 
     /// Loses the notifications from now on.
@@ -176,8 +188,27 @@ impl TopicStore for FakeStoreConnection {
         self.store.lock().capabilities
     }
 
+    fn topic_health(&self, topic: &str) -> StoreHealth {
+        let away = self.store.lock().away;
+        match away {
+            Some(away) if topic.starts_with(away) => server_is_away(),
+            Some(_) => StoreHealth::Up,
+            None => self.health(),
+        }
+    }
+
+    fn servers(&self) -> Vec<StoreServer> {
+        let server = |name: &str, health| StoreServer { name: name.into(), health };
+        match self.store.lock().away {
+            Some(_) => vec![server("one", StoreHealth::Up), server("two", server_is_away())],
+            None => Vec::new(),
+        }
+    }
+
     fn health(&self) -> StoreHealth {
-        match &self.store.lock().fault {
+        let state = self.store.lock();
+        match &state.fault {
+            _ if state.away.is_some() => server_is_away(),
             Some(StoreError::Away(reason)) => {
                 StoreHealth::Away { since: Instant::now(), reason: Arc::clone(reason) }
             }
