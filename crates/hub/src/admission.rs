@@ -16,6 +16,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use sinews_server::{CloseCode, Context, Handler, LogLimit, Payload, Refusal, Request};
 
 use crate::access::auth::{self, Denied};
+use crate::activity::{Activity, ActivityKind, ActivityMonitor};
 use crate::closing::close;
 use crate::model::brief::brief;
 
@@ -151,16 +152,30 @@ pub(crate) struct RejectionLog {
     /// Browser WebSockets that were accepted to be closed.
     closed: AtomicU64,
     log: LogLimit,
+    activity: Arc<ActivityMonitor>,
 }
 
 impl RejectionLog {
     pub(crate) fn note(&self, reason: RejectionReason, source: &RejectedRequest, text: &str) {
         self.counts[reason as usize].fetch_add(1, Ordering::Relaxed);
+        self.activity.observe(|| Activity {
+            kind: ActivityKind::Reject,
+            path: &source.path,
+            address: Some(source.client),
+            op: Some(reason.name()),
+            reason: Some(text),
+            ..Activity::default()
+        });
         let Some(suppressed) = self.log.permit(Instant::now()) else { return };
         let RejectedRequest { client, path, origin } = source;
         // Fields without a value are left out.
         let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
         tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
+    }
+
+    /// Observes rejections, and all else that clients do.
+    pub(crate) fn activity(&self) -> &Arc<ActivityMonitor> {
+        &self.activity
     }
 
     /// Counts a browser's WebSocket that is accepted to be closed.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sinews_server::{Context, KeyError, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 
+use crate::activity::{Activity, BACKEND};
 use crate::model::Creator;
 use crate::model::opening::SharedOpening;
 use crate::model::problem::Problem;
@@ -62,10 +63,26 @@ impl<'a> KeyStore<'a> {
         creator: Creator,
         publisher: &Publisher,
     ) -> KeyWriteOutcome {
-        if let Some(streams) = self.durable(topic) {
-            return write_durable(streams, publisher.clone(), topic, write, creator);
+        let observed = self.hub.activity().is_observed().then(|| (write.clone(), creator.clone()));
+        let outcome = match self.durable(topic) {
+            Some(streams) => write_durable(streams, publisher.clone(), topic, write, creator),
+            None => self.write_with(topic, write, &mut |write| publisher.write_key(topic, write)),
+        };
+        if let (Some((write, creator)), false) = (observed, matches!(outcome, KeyWriteOutcome::Done(Err(_))))
+        {
+            self.observe(topic, &write, &creator);
         }
-        self.write_with(topic, write, &mut |write| publisher.write_key(topic, write))
+        outcome
+    }
+
+    /// Observes a write for a request, or for the program.
+    pub(crate) fn observe(&self, topic: &str, write: &KeyWrite, creator: &Creator) {
+        let (user, address, path) = match creator {
+            Creator::Subject(user) => (Some(&**user), None, "/topics/{name}/keys/{key}"),
+            Creator::Address(address) => (None, Some(*address), "/topics/{name}/keys/{key}"),
+            Creator::App(_) | Creator::Server => (None, None, BACKEND),
+        };
+        self.hub.activity().observe(|| Activity { user, address, path, ..Activity::key_write(topic, write) });
     }
 
     /// Writes a key for a connection's client. The stream is open.

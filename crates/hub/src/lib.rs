@@ -21,6 +21,7 @@
 )]
 
 mod access;
+mod activity;
 mod admission;
 mod api;
 #[cfg(feature = "pusher")]

@@ -33,6 +33,7 @@ use self::shared_keys::SharedKeys;
 use self::stored::StoredTopics;
 use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
 use crate::access::namespaces::order::PatternSet;
+use crate::activity::ActivityMonitor;
 use crate::connections::ConnectionRegistry;
 use crate::model::encoding::EncodedTopics;
 use crate::model::events::EventSink;
@@ -66,6 +67,8 @@ pub(crate) struct HubTopics {
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
     /// The topics whose histories and keys a store has.
     stored: OnceLock<Arc<StoredTopics>>,
+    /// Observes what clients do.
+    activity: Arc<ActivityMonitor>,
     /// The event sink.
     events: OnceLock<Arc<dyn EventSink>>,
     /// Write-locked during a role change, so that no publication happens in between.
@@ -105,6 +108,16 @@ impl HubTopics {
     /// Sets all client protocols' encodings.
     pub(crate) fn with_encodings(self, encodings: Encodings) -> Self {
         Self { encodings: encodings.into(), ..self }
+    }
+
+    /// Sets the monitor of what clients do.
+    pub(crate) fn with_activity(self, activity: &Arc<ActivityMonitor>) -> Self {
+        Self { activity: Arc::clone(activity), ..self }
+    }
+
+    /// Observes what clients do.
+    pub(crate) fn activity(&self) -> &Arc<ActivityMonitor> {
+        &self.activity
     }
 
     /// All client protocols' encodings.

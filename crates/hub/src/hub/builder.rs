@@ -300,6 +300,7 @@ impl HubBuilder {
         let streams = self.streams;
         let patterns = built.histories.patterns();
         let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
+        let topics = topics.with_activity(config.rejections().activity());
         let background = config.background().clone();
         let stored = self
             .topic_store

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use sinews_server::{Context, InvalidTopic, Position, Publisher, ReplayFrom};
 
 use crate::access::auth::Rights;
+use crate::activity::{Activity, BACKEND};
 use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::background::Background;
 use crate::model::json::check_depth;
@@ -150,7 +151,13 @@ impl ProgramTopics {
         if self.durable_store(topic).is_some() {
             return Err(problem(code::TOPIC, "the topic is durable: append the message").into());
         }
+        self.observe(topic, &content);
         Ok(self.hub.publish(&mut self.publisher, &Publication::new(topic, &(&content).into())))
+    }
+
+    fn observe(&self, topic: &str, content: &MessageContent) {
+        let describe = || Activity { path: BACKEND, ..Activity::publication(topic, content) };
+        self.hub.activity().observe(describe);
     }
 
     /// Appends a message to the stream of a durable topic, or to the topic store, from which its subscribers get it.
@@ -169,6 +176,8 @@ impl ProgramTopics {
         Self::check_name(topic)?;
         message.check()?;
         let content = message.content();
+        // A clone shares the bytes.
+        let observed = content.clone();
         let appended = match (self.durable_store(topic), self.hub.stored(topic)) {
             (Some(store), _) => {
                 let appended = append_to_topic(store, topic, content, None, Rights::all());
@@ -180,6 +189,7 @@ impl ProgramTopics {
             }
             (None, None) => return Err(problem(code::TOPIC, "the topic is not durable").into()),
         };
+        self.observe(topic, &observed);
         Ok(async move {
             let stored: Option<StoredPublication> = appended.await?;
             Ok(stored.map_or_else(Position::default, |stored| Position {

@@ -34,6 +34,7 @@ use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
 use crate::access::auth::{Action, Rights};
+use crate::activity::{Activity, ActivityKind};
 use crate::admission::HandshakeRejection;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::ConnectionPath;
@@ -182,6 +183,7 @@ impl JsonClient {
                 Ok(OpReply::Ack(json!({ "topic": topic })))
             }
             ClientOp::Leave { topic } if self.joined.leave(&topic, cx) => {
+                self.session.observe_topic(ActivityKind::Leave, &topic);
                 Ok(OpReply::Ack(json!({ "topic": topic })))
             }
             ClientOp::Leave { topic } => {
@@ -215,7 +217,15 @@ impl JsonClient {
     fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
         let member = self.named(topic, member);
         let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
-        self.joined.join(topic, member, is_subscribed, self.subscriptions.len(), self.session.rights(), cx)
+        let subscriptions = self.subscriptions.len();
+        self.joined.join(topic, member, is_subscribed, subscriptions, self.session.rights(), cx)?;
+        self.session.observe(|| Activity {
+            kind: ActivityKind::Join,
+            topic: Some(topic),
+            member: self.joined.member(topic),
+            ..Activity::default()
+        });
+        Ok(())
     }
 
     /// A member with the application's info, if there is any.
@@ -291,10 +301,18 @@ impl JsonClient {
     ) {
         let (id, result) = match read {
             Ok(ClientMessage { id, op }) => {
+                let is_observed = self.session.hub().activity().is_observed();
+                let observed = is_observed.then(|| (op.name(), op.topic().map(str::to_owned)));
                 let result = self.execute(op, &id, cx);
+                if let (Err(problem), Some((name, topic))) = (&result, observed) {
+                    self.session.observe_rejection(name, topic.as_deref(), problem.code, &problem.text);
+                }
                 (id, result)
             }
-            Err((id, problem)) => (id, Err(problem)),
+            Err((id, problem)) => {
+                self.session.observe_rejection("", None, problem.code, &problem.text);
+                (id, Err(problem))
+            }
         };
         let (result, ended) = match result {
             Ok(OpReply::Renewed(ack, ended)) => (Ok(OpReply::Ack(ack)), ended),
@@ -450,6 +468,7 @@ impl JsonClient {
             self.session.hub().add_subscriber(cx, MESSAGES, topic);
         }
         self.session.hub().retry_rejected(topic);
+        self.session.observe_topic(ActivityKind::Subscribe, topic);
         let presence = PresenceDetail::None;
         // Most clients have one subscription, and there may be many of them.
         if self.subscriptions.is_empty() {

@@ -1,6 +1,7 @@
 //! `WS /app/{key}`: the Pusher Channels protocol 7, and its HTTP API at `/apps/{id}`. docs/book/src/server/pusher.md
 //! describes both.
 
+mod activity;
 mod api;
 mod client;
 mod client_events;

@@ -13,6 +13,7 @@ use self::appender::TopicAppender;
 use self::encoding::PAYLOADS;
 use self::hooks::RawHooks;
 use crate::access::auth::Action;
+use crate::activity::ActivityKind;
 use crate::admission::HandshakeRejection;
 use crate::closing::{FORBIDDEN, TOKEN_EXPIRED, close};
 use crate::config::ConfigHandle;
@@ -106,7 +107,7 @@ impl TopicClient {
     /// Subscribes, if the rights and the hooks permit it.
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Err(denied) = self.session.may(Action::Subscribe, &self.topic) {
-            return close(cx, FORBIDDEN, &denied.problem);
+            return self.reject_op("subscribe", FORBIDDEN, &denied.problem, cx);
         }
         if !self.start_subscribe(cx) {
             self.subscribe(cx);
@@ -119,23 +120,33 @@ impl TopicClient {
                 self.joined = true;
                 self.session.hub().add_subscriber(cx, PAYLOADS, &self.topic);
                 self.session.hub().retry_rejected(&self.topic);
+                self.session.observe_topic(ActivityKind::Subscribe, &self.topic);
                 if let Some(stream) = &mut self.stream {
                     stream.open(&self.topic, cx);
                 }
             }
             // The name was checked before the upgrade, so this is another limit; the client receives it as the reason.
-            Err(error) => close(cx, CloseCode::POLICY, &topics::subscription_fault(error)),
+            Err(error) => {
+                let fault = topics::subscription_fault(error);
+                self.reject_op("subscribe", CloseCode::POLICY, &fault, cx);
+            }
         }
+    }
+
+    /// Closes the connection, since an operation is rejected.
+    fn reject_op(&self, op: &str, code: CloseCode, reason: &str, cx: &mut Context<'_>) {
+        self.session.observe_rejection(op, Some(&self.topic), code.as_u16(), reason);
+        close(cx, code, reason);
     }
 
     /// Publishes a message, if the rights, the limits and the hooks permit it.
     fn handle(&mut self, content: &MessageContent, cx: &mut Context<'_>) {
         if let Err(denied) = self.session.may(Action::Publish, &self.topic) {
-            return close(cx, FORBIDDEN, &denied.problem);
+            return self.reject_op("publish", FORBIDDEN, &denied.problem, cx);
         }
         if let Err(problem) = self.session.check_publication(&self.topic, content.len()) {
             let code = if problem.code == code::TOO_LARGE { CloseCode::TOO_BIG } else { CloseCode::POLICY };
-            return close(cx, code, &problem.text);
+            return self.reject_op("publish", code, &problem.text, cx);
         }
         if !self.start_publish(content, cx) {
             self.publish(content, cx);
@@ -176,7 +187,7 @@ impl Handler for TopicClient {
             return;
         }
         if self.is_pattern {
-            return close(cx, CloseCode::POLICY, model::PUBLISHES_TO_PATTERN);
+            return self.reject_op("publish", CloseCode::POLICY, model::PUBLISHES_TO_PATTERN, cx);
         }
         let content = MessageContent::payload(payload.kind(), payload.detach());
         if !self.holds_back(&content, cx) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::access::auth::Rights;
+use crate::activity::Activity;
 use crate::connections::RegisteredConnection;
 use crate::model::MessageContent;
 use crate::model::events::{EventDetail, WebhookEventKind};
@@ -16,6 +17,13 @@ pub(crate) fn report(
     rights: &Rights,
     connection: Option<&RegisteredConnection>,
 ) {
+    hub.activity().observe(|| Activity {
+        path: connection.map_or("/topics/{name}", |connection| connection.path().as_str()),
+        connection: connection.map(RegisteredConnection::id),
+        user: rights.subject(),
+        address: rights.address(),
+        ..Activity::publication(topic, content)
+    });
     let Some(events) = hub.events().filter(|events| events.wants(WebhookEventKind::ClientMessage)) else {
         return;
     };

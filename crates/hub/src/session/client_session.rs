@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Map, Value};
-use sinews_server::{CloseCode, Closed, Context};
+use sinews_server::{CloseCode, Closed, Context, KeyWrite};
 
 use super::client_message;
 use crate::access::auth::{Action, Denied, Rights, RightsChange};
 use crate::access::namespaces::{ConnectionRates, TopicHook};
+use crate::activity::{Activity, ActivityKind};
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::config::{ConfigHandle, HubConfig, RejectedClaims, log_rights};
 use crate::connections::{ConnectionCommand, ConnectionPath, REVOKED, RegisteredConnection};
@@ -45,6 +46,60 @@ impl<R> ClientSession<R> {
         self.connection = Some(registry.register(path, &self.rights, cx.subscriber_id(), cx.waker()));
         if self.live.config().revocations().check(&self.rights).is_err() {
             close(cx, TOKEN_EXPIRED, REVOKED);
+        }
+        self.observe_connection(|| Activity { kind: ActivityKind::Connect, ..Activity::default() });
+    }
+
+    /// Observes an action of the client; the description has all but the client.
+    pub(crate) fn observe<'a>(&self, describe: impl FnOnce() -> Activity<'a>) {
+        self.hub.activity().observe(|| {
+            let described = describe();
+            Activity {
+                path: match self.path() {
+                    Some(path) => path.as_str(),
+                    None => described.path,
+                },
+                connection: self.id(),
+                user: self.rights.subject(),
+                address: self.rights.address(),
+                ..described
+            }
+        });
+    }
+
+    /// Observes an action on a topic.
+    pub(crate) fn observe_topic(&self, kind: ActivityKind, topic: &str) {
+        self.observe(|| Activity { kind, topic: Some(topic), ..Activity::default() });
+    }
+
+    /// Observes a rejected operation, perhaps on a topic.
+    pub(crate) fn observe_rejection(&self, op: &str, topic: Option<&str>, code: u16, reason: &str) {
+        self.observe(|| Activity {
+            kind: ActivityKind::Reject,
+            op: Some(op).filter(|op| !op.is_empty()),
+            topic,
+            code: Some(code),
+            reason: Some(reason),
+            ..Activity::default()
+        });
+    }
+
+    /// Observes a connection's start or end. A client of polls has a connection for each poll.
+    fn observe_connection(&self, describe: impl FnOnce() -> Activity<'static>) {
+        if self.path() != Some(ConnectionPath::Poll) {
+            self.observe(describe);
+        }
+    }
+
+    /// Returns a write of a key, if it has to be observed when it is done.
+    pub(crate) fn observed_write(&self, write: &KeyWrite) -> Option<KeyWrite> {
+        self.hub.activity().is_observed().then(|| write.clone())
+    }
+
+    /// Observes a write of a key.
+    pub(crate) fn observe_write(&self, topic: &str, write: Option<&KeyWrite>) {
+        if let Some(write) = write {
+            self.observe(|| Activity::key_write(topic, write));
         }
     }
 
@@ -188,6 +243,10 @@ impl<R> ClientSession<R> {
 
     /// Ends the registration of the connection.
     pub(crate) fn end(&mut self, closed: &Closed) {
+        if self.connection.is_some() {
+            let code = Some(closed.status()).filter(|code| *code > 0);
+            self.observe_connection(|| Activity { kind: ActivityKind::Close, code, ..Activity::default() });
+        }
         if let Some(connection) = self.connection.take() {
             connection.end(closed);
         }

@@ -79,6 +79,11 @@ pub(super) fn write(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut
     let publisher = request.publisher();
     let writes: Vec<_> = writes.collect();
     if let Some(streams) = store.durable(&topic) {
+        for (_, write) in &writes {
+            if let Ok(write) = write {
+                store.observe(&topic, write, &Creator::Server);
+            }
+        }
         return Ok(write_durable(streams, request, topic, writes));
     }
     let mut later = false;

@@ -15,6 +15,7 @@ use super::context::{ApiContext, Executed, failure, text_success};
 use super::idempotency::{ApiPublication, Published, check_key};
 use super::topics::matching_topics_of_all_nodes;
 use crate::access::auth::{ApiRight, ApiRights, Rights};
+use crate::activity::{Activity, BACKEND};
 use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
@@ -393,6 +394,11 @@ fn publish_to(
             }
             ApiPublication::Done(deliver(context, out, &publication))
         }
+    };
+    let mut publish = || {
+        let observed = || Activity { path: BACKEND, ..Activity::publication(topic, content) };
+        context.hub.activity().observe(observed);
+        publish()
     };
     match key {
         None => Ok((publish(), false)),

@@ -5,6 +5,7 @@ use sinews_server::Context;
 
 use super::{JsonClient, OpReply};
 use crate::access::auth::Action;
+use crate::activity::ActivityKind;
 use crate::model::brief::brief;
 use crate::model::encoding::MESSAGES;
 use crate::model::problem::{Problem, code, problem};
@@ -33,6 +34,7 @@ impl JsonClient {
         } else {
             self.session.hub().remove_subscriber(cx, MESSAGES, &removed.topic);
         }
+        self.session.observe_topic(ActivityKind::Unsubscribe, &removed.topic);
         removed.topic
     }
 

@@ -139,6 +139,7 @@ impl JsonClient {
 
     /// Closes the connection, and discards its further messages.
     fn reject(&mut self, code: CloseCode, reason: &str, cx: &mut Context<'_>) {
+        self.session.observe_rejection("connect", None, code.as_u16(), reason);
         let hooks = self.hooks.get_or_insert_default();
         (hooks.is_rejected, hooks.waiting) = (true, None);
         close(cx, code, reason);
@@ -342,6 +343,7 @@ impl JsonClient {
             HookedAction::Refresh => self.refreshed(reply, cx),
             HookedAction::Subscribe { topic, presence, start, id } => {
                 let topics = reply.as_ref().map_or_else(|_| Vec::new(), |reply| reply.topics.clone());
+                let subscribed = topic.clone();
                 let result = self.accept(reply).and_then(|reply| {
                     self.session.may(Action::Subscribe, &topic)?;
                     let result = self.subscribe_permitted(&topic, presence, start, &id, cx)?;
@@ -351,7 +353,7 @@ impl JsonClient {
                     Ok(result)
                 });
                 let is_accepted = result.is_ok();
-                self.answer(result, id, cx);
+                self.answer_hooked("subscribe", Some(&subscribed), result, id, cx);
                 if is_accepted {
                     self.subscribe_to_all(&topics, cx);
                 }
@@ -363,7 +365,7 @@ impl JsonClient {
                     let content = accepted_content(rights, &topic, content, max, reply)?;
                     self.publish_accepted(&topic, &content, &id, cx)
                 });
-                self.answer(result, id, cx);
+                self.answer_hooked("publish", Some(&topic), result, id, cx);
             }
             HookedAction::WriteKey { topic, write, id } => {
                 let result = self.accept(reply).and_then(|reply| {
@@ -371,19 +373,21 @@ impl JsonClient {
                     let max_message = self.max_message as usize;
                     let write = accepted_write(self.session.rights(), &topic, *write, max_message, reply)?;
                     let store = KeyStore::new(self.session.hub(), self.streams.store());
+                    let observed = self.session.observed_write(&write);
                     let ack = self.keys.write(&topic, write, &id, store, cx)?;
+                    self.session.observe_write(&topic, observed.as_ref());
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
-                self.answer(result, id, cx);
+                self.answer_hooked("set", Some(&topic), result, id, cx);
             }
             HookedAction::SubscribeKeys { topic, options, id } => {
                 let result = self.accept(reply).and_then(|_| {
-                    let request = KeyRequest { topic: topic.into(), op: KeyOp::Subscribe(options) };
+                    let request = KeyRequest { topic: (&*topic).into(), op: KeyOp::Subscribe(options) };
                     let streams = self.streams.store();
                     let ack = self.keys.execute(request, &id, streams, &mut self.session, cx)?;
                     Ok(ack.map_or(OpReply::Deferred, OpReply::Ack))
                 });
-                self.answer(result, id, cx);
+                self.answer_hooked("subscribe", Some(&topic), result, id, cx);
             }
             HookedAction::Rpc { id } => match self.accept(reply.map_err(|_| false)) {
                 Ok(reply) => {
@@ -392,9 +396,24 @@ impl JsonClient {
                     // After a Close, the message is dropped.
                     let _ = cx.send_text(&format!("{{\"op\":\"rpc\",{id}\"data\":{data}}}"));
                 }
-                Err(problem) => self.answer(Err(problem), id, cx),
+                Err(problem) => self.answer_hooked("rpc", None, Err(problem), id, cx),
             },
         }
+    }
+
+    /// Answers a request that the application has decided about.
+    fn answer_hooked(
+        &self,
+        op: &str,
+        topic: Option<&str>,
+        result: Result<OpReply, Problem>,
+        id: Option<Value>,
+        cx: &mut Context<'_>,
+    ) {
+        if let Err(problem) = &result {
+            self.session.observe_rejection(op, topic, problem.code, &problem.text);
+        }
+        self.answer(result, id, cx);
     }
 
     /// An accepted action's answer; `Err(true)` without an answer if the hook fails open.

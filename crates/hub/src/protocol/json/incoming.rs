@@ -83,6 +83,48 @@ pub(super) enum ClientOp<'a> {
     Stream(Option<Cow<'a, str>>, streams::StreamOp<'a>),
 }
 
+impl ClientOp<'_> {
+    /// The operation's name.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Subscribe { .. } => "subscribe",
+            Self::Unsubscribe { .. } => "unsubscribe",
+            Self::Publish { .. } | Self::PublishBinary { .. } => "publish",
+            Self::Presence { .. } => "presence",
+            Self::Join { .. } => "join",
+            Self::Leave { .. } => "leave",
+            Self::Members { .. } => "members",
+            Self::History { .. } => "history",
+            Self::Keys(KeyRequest { op: KeyOp::Write(write), .. }) if write.value().is_none() => "delete",
+            Self::Keys(KeyRequest { op: KeyOp::Write(_), .. }) => "set",
+            Self::Keys(KeyRequest { op: KeyOp::Subscribe(_), .. }) => "subscribe",
+            Self::Keys(KeyRequest { op: KeyOp::Unsubscribe, .. }) => "unsubscribe",
+            Self::Token { .. } => "token",
+            Self::Rpc { .. } => "rpc",
+            Self::Ping => "ping",
+            Self::Stream(..) => "stream",
+        }
+    }
+
+    /// The operation's topic, if it has one.
+    pub(super) fn topic(&self) -> Option<&str> {
+        match self {
+            Self::Subscribe { topic, .. }
+            | Self::Unsubscribe { topic }
+            | Self::Publish { topic, .. }
+            | Self::PublishBinary { topic, .. }
+            | Self::Presence { topic }
+            | Self::Join { topic, .. }
+            | Self::Leave { topic }
+            | Self::Members { topic, .. }
+            | Self::History { topic, .. }
+            | Self::Keys(KeyRequest { topic, .. }) => Some(topic),
+            Self::Rpc { topic, .. } => topic.as_deref(),
+            Self::Token { .. } | Self::Ping | Self::Stream(..) => None,
+        }
+    }
+}
+
 /// All fields of all messages.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sinews_server::{Context, KeySubscription, KeyWrite, KeyWritten, Position};
 
 use crate::access::auth::{Action, Rights};
+use crate::activity::ActivityKind;
 use crate::keys::KeyStore;
 use crate::model;
 use crate::model::brief::brief;
@@ -112,7 +113,10 @@ impl ConnectionKeys {
             KeyOp::Write(write) => {
                 self.check_write(topic, &write, streams, session)?;
                 let write = session.rights().limit_key(topic, *write);
-                self.write(topic, write, id, KeyStore::new(session.hub(), streams), cx)
+                let observed = session.observed_write(&write);
+                let ack = self.write(topic, write, id, KeyStore::new(session.hub(), streams), cx)?;
+                session.observe_write(topic, observed.as_ref());
+                Ok(ack)
             }
             KeyOp::Subscribe(mut options) => {
                 session.may(Action::Subscribe, topic)?;
@@ -120,6 +124,7 @@ impl ConnectionKeys {
                     options = options.with_min_interval(interval);
                 }
                 let subscribed = cx.subscribe_keys(topic, &options).map_err(key_problem)?;
+                session.observe_topic(ActivityKind::SubscribeKeys, topic);
                 let known = &mut self.0.get_or_insert_default().topics;
                 if !known.iter().any(|known| known == topic) {
                     known.push(topic.to_owned());
@@ -137,6 +142,7 @@ impl ConnectionKeys {
                     return Err(problem(code::NOT_SUBSCRIBED, message));
                 }
                 self.0.get_or_insert_default().topics.retain(|known| known != topic);
+                session.observe_topic(ActivityKind::UnsubscribeKeys, topic);
                 Ok(Some(json!({ "topic": topic })))
             }
         }

@@ -136,6 +136,11 @@ impl JoinedTopics {
         if self.contains(topic) { Ok(()) } else { self.check_room(subscriptions) }
     }
 
+    /// The id of the member in a topic.
+    pub(super) fn member(&self, topic: &str) -> Option<&str> {
+        self.0.as_ref()?.topics.iter().find(|known| *known.name == *topic).map(|known| &*known.id)
+    }
+
     /// Whether the connection has joined a topic.
     pub(super) fn contains(&self, topic: &str) -> bool {
         self.0.as_ref().is_some_and(|list| list.topics.iter().any(|known| *known.name == *topic))

@@ -16,6 +16,7 @@ use super::liveness::Liveness;
 use super::services::PusherServices;
 use super::subscriptions::FormerTopic;
 use super::users::SignedInUser;
+use crate::activity::{Activity, ActivityKind};
 use crate::apps::app::PusherApp;
 use crate::apps::channel::{DOT, PusherTopic, channel_of_topic, presence_of, topic_of};
 use crate::apps::encode::{self, error};
@@ -104,6 +105,13 @@ impl PusherClient {
         cx: &mut Context<'_>,
     ) {
         self.apps().counters.reject(PusherRejection::Connection);
+        self.observe(None, cx, || Activity {
+            kind: ActivityKind::Reject,
+            op: Some("connect"),
+            code: Some(rejection.code),
+            reason: Some(&rejection.text),
+            ..Activity::default()
+        });
         if let Some(app) = app {
             app.count_rejection();
         }
@@ -130,6 +138,7 @@ impl PusherClient {
             return ClientState::Closed;
         };
         self.apps().counters.open.fetch_add(1, Ordering::Relaxed);
+        self.observe(None, cx, || Activity { kind: ActivityKind::Connect, ..Activity::default() });
         let data = json!({
             "socket_id": socket_id_text(socket_id),
             "activity_timeout": app.options.activity_timeout.as_secs(),
@@ -173,11 +182,7 @@ impl PusherClient {
     /// Handles a message.
     fn handle(&self, connection: &mut PusherConnection, text: &[u8], cx: &mut Context<'_>) {
         let Ok(message) = read_object::<PusherMessage<'_>>(text) else {
-            return self.reject_message(
-                &connection.app,
-                "the message is not a JSON object with an event",
-                cx,
-            );
+            return self.reject_message(connection, "the message is not a JSON object with an event", cx);
         };
         let PusherMessage { event, data, channel } = message;
         match &*event {
@@ -185,28 +190,25 @@ impl PusherClient {
             "pusher:pong" => {}
             "pusher:subscribe" => match read_data::<SubscribeData>(data) {
                 Some(data) => self.subscribe(connection, &data, cx),
-                None => {
-                    self.reject_message(&connection.app, "pusher:subscribe has no data with a channel", cx)
-                }
+                None => self.reject_message(connection, "pusher:subscribe has no data with a channel", cx),
             },
             "pusher:unsubscribe" => match read_data::<SubscribeData>(data) {
                 Some(data) => self.unsubscribe(connection, &data.channel, cx),
-                None => {
-                    self.reject_message(&connection.app, "pusher:unsubscribe has no data with a channel", cx)
-                }
+                None => self.reject_message(connection, "pusher:unsubscribe has no data with a channel", cx),
             },
             "pusher:signin" => self.sign_in(connection, read_data(data), cx),
             name if name.starts_with(CLIENT_EVENT) => {
                 self.client_event(connection, name, channel.as_deref(), data, cx);
             }
-            name => self.reject_message(&connection.app, &format!("unknown event {}", brief(name)), cx),
+            name => self.reject_message(connection, &format!("unknown event {}", brief(name)), cx),
         }
     }
 
     /// Reports a message that is not understood; the connection stays.
-    fn reject_message(&self, app: &LiveApp, problem: &str, cx: &mut Context<'_>) {
+    fn reject_message(&self, connection: &PusherConnection, problem: &str, cx: &mut Context<'_>) {
         self.apps().counters.reject(PusherRejection::Message);
-        app.count_rejection();
+        connection.app.count_rejection();
+        self.observe_rejection(connection, "message", None, 400, problem, cx);
         send(cx, &error(None, problem, None));
     }
 }
@@ -295,7 +297,7 @@ impl Handler for PusherClient {
         connection.liveness.note_input(self.apps().now());
         match self.follow_reload(&mut connection, cx) {
             Ok(()) if payload.kind() == Kind::Text => self.handle(&mut connection, &payload, cx),
-            Ok(()) => self.reject_message(&connection.app, "messages of the protocol are text", cx),
+            Ok(()) => self.reject_message(&connection, "messages of the protocol are text", cx),
             Err(rejection) => self.reject(Some(&connection.app), &rejection, cx),
         }
         self.state = ClientState::Open(connection);
@@ -384,11 +386,17 @@ impl Handler for PusherClient {
         }
     }
 
-    fn close(&mut self, closed: &Closed, _: &mut Context<'_>) {
+    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) {
         let ClientState::Open(mut connection) = std::mem::replace(&mut self.state, ClientState::Closed)
         else {
             return;
         };
+        let code = Some(closed.status()).filter(|code| *code > 0);
+        self.observe(Some(&connection), cx, || Activity {
+            kind: ActivityKind::Close,
+            code,
+            ..Activity::default()
+        });
         let user = connection.rare.take().and_then(|rare| rare.user);
         let is_subscribed = user.as_ref().is_some_and(|user| user.is_subscribed);
         if let Some(user) = user {

@@ -7,6 +7,7 @@ use sinews_server::Context;
 
 use super::client::{PusherClient, PusherConnection, send};
 use super::code;
+use crate::activity::{Activity, ActivityContent, ActivityKind};
 use crate::apps::channel::{ChannelAccess, ChannelKind, presence_of, topic_of};
 use crate::apps::encode::error;
 use crate::apps::live::LiveApp;
@@ -39,6 +40,7 @@ impl PusherClient {
             Err(problem) => {
                 self.apps().counters.reject(PusherRejection::ClientEvent);
                 connection.app.count_rejection();
+                self.observe_rejection(connection, name, channel, code::CLIENT_EVENT, &problem, cx);
                 return send(cx, &error(Some(code::CLIENT_EVENT), &problem, channel));
             }
         };
@@ -53,6 +55,11 @@ impl PusherClient {
         let sender = PublicationSender { socket: Some(socket_id), exclude: None, excludes_publisher: true };
         let published = (&content).into();
         self.hub().publish(cx, &Publication::new(&topic, &published).with_sender(sender));
+        self.observe_channel(connection, &channel, cx, || Activity {
+            kind: ActivityKind::Publish,
+            content: Some(ActivityContent::Message(&content)),
+            ..Activity::default()
+        });
         self.report_client_event(&connection.app, socket_id, &topic, &channel, &content, user_id.as_deref());
     }
 

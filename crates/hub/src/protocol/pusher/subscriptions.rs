@@ -11,6 +11,7 @@ use super::client::{PusherClient, PusherConnection, send};
 use super::durable::PendingRecovery;
 use super::incoming::{SignedMember, SubscribeData, read_member};
 use super::recovery::{ChannelRecovery, RecoverRequest};
+use crate::activity::{Activity, ActivityKind};
 use crate::apps::app::PusherFeatures;
 use crate::apps::cache::CachedEvent;
 use crate::apps::channel::{
@@ -167,6 +168,10 @@ impl PusherClient {
             ChannelRequest { member, recover },
             cx,
         )?;
+        self.observe_channel(connection, channel, cx, || Activity {
+            kind: ActivityKind::Subscribe,
+            ..Activity::default()
+        });
         connection.liveness.is_authorized |= kind.access != ChannelAccess::Public;
         let recovery = match (added, recover) {
             (Some(added), _) => added,
@@ -261,6 +266,7 @@ impl PusherClient {
     ) {
         self.apps().counters.reject(PusherRejection::Subscription);
         connection.app.count_rejection();
+        self.observe_rejection(connection, "subscribe", Some(channel), error.status, &error.text, cx);
         send(cx, &error.message(channel));
     }
 
@@ -394,6 +400,10 @@ impl PusherClient {
         }
         connection.channels -= 1;
         self.hub().uncount_subscriber(EVENTS);
+        self.observe_channel(connection, channel, cx, || Activity {
+            kind: ActivityKind::Unsubscribe,
+            ..Activity::default()
+        });
     }
 
     /// Ends the counts of a closed connection, whose subscriptions and presence end by themselves.

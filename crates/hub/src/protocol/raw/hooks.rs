@@ -179,7 +179,7 @@ impl TopicClient {
             hooks.waiting.clear();
         }
         self.is_rejected = true;
-        close(cx, code, reason);
+        self.reject_op("", code, reason, cx);
     }
 }
 

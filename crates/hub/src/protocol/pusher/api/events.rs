@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use sinews_server::{Answer, Request, Response, Topics};
 use sinews_stream::Durability;
 
+use super::super::activity::observe_event;
 use super::super::services::PusherServices;
 use super::channels::info_of;
 use super::{ApiAnswer, ApiError, AppApi, ChannelInfo, accepted, success};
@@ -271,6 +272,9 @@ fn publish(
         for (topic, recipients) in topics_of(app, checked) {
             let users_own = recipients.user().map(|user| for_user(Some(user)));
             let published = users_own.as_ref().unwrap_or(&for_channels);
+            if let EventRecipients::Channel(channel) = recipients {
+                observe_event(&services.hub, app, channel, published);
+            }
             match (waits, waits && is_durable(&topic)) {
                 (false, _) => waiting.publish(services, out, &Publication::new(&topic, published)),
                 (true, true) => {
