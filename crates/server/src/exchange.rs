@@ -231,7 +231,10 @@ impl<'a> HttpExchange<'a> {
             return allow(Response::new(204), &self.router.allowed()).into();
         }
         let Some(entry) = self.entry() else {
-            return Response::text("not found\n").with_status(404).into();
+            return match &self.router.not_found {
+                Some(responder) => responder.call(&mut self.request(services)),
+                None => Response::text("not found\n").with_status(404).into(),
+            };
         };
         match self.responder() {
             Some(responder) if self.router.decodes_bodies => {

@@ -58,12 +58,14 @@ pub(crate) struct ListenerProtocol {
     pub(crate) messages: Option<Arc<MessageRoute>>,
     /// Port of HTTP/3, if it is bound.
     pub(crate) http3_port: Option<NonZeroU16>,
+    /// Tag that requests show.
+    pub(crate) tag: u8,
 }
 
 impl ListenerProtocol {
-    /// Returns whether HTTP/3 is served beside: QUIC includes TLS, and a proxy does not pass it on.
+    /// Returns whether HTTP/3 is served beside: QUIC includes TLS, a proxy does not pass it on, and it has no tags.
     pub(crate) const fn carries_http3(&self) -> bool {
-        self.tls.is_some() && !self.proxy && self.messages.is_none()
+        self.tls.is_some() && !self.proxy && self.messages.is_none() && self.tag == 0
     }
 }
 
@@ -100,6 +102,15 @@ impl Listen {
     #[must_use]
     pub fn with_tls(mut self, tls: TlsConfig) -> Self {
         self.protocol.tls = Some(tls);
+        self
+    }
+
+    /// Marks the requests that arrive here ([`Request::listener_tag`](crate::Request::listener_tag)), for routes that
+    /// serve a part of the listeners, such as an address for administrators. A listener with another tag than 0 serves
+    /// no HTTP/3. Default: 0.
+    #[must_use]
+    pub fn with_tag(mut self, tag: u8) -> Self {
+        self.protocol.tag = tag;
         self
     }
 

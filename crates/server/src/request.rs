@@ -99,6 +99,7 @@ pub(crate) struct HandlerResources<'a> {
     pub(crate) elapsed: Duration,
     pub(crate) proxies: &'a TrustedProxies,
     pub(crate) encrypted: bool,
+    pub(crate) tag: u8,
 }
 
 impl<'a> Request<'a> {
@@ -231,6 +232,12 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         self.resources.encrypted
+    }
+
+    /// Returns the tag of the listener ([`Listen::with_tag`](crate::Listen::with_tag)).
+    #[must_use]
+    pub fn listener_tag(&self) -> u8 {
+        self.resources.tag
     }
 
     /// Returns this thread's topics, for publishing.

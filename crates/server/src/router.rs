@@ -53,6 +53,8 @@ pub struct Router {
     entries: Vec<RouteEntry>,
     /// The WebSocket for paths without a route.
     fallback: Option<WebSocketFallback>,
+    /// The answer at paths without a route.
+    pub(crate) not_found: Option<Responder>,
     /// Request bodies are decoded.
     pub(crate) decodes_bodies: bool,
     monitor: Monitor,
@@ -275,6 +277,17 @@ impl Router {
         route: WebSocketRoute,
     ) -> Self {
         self.fallback = Some(WebSocketFallback { is_meant: Box::new(is_meant), route });
+        self
+    }
+
+    /// Answers every method at paths without a route, in place of a plain 404. A later registration replaces an earlier
+    /// one.
+    #[must_use]
+    pub fn not_found<A: Into<Answer>>(
+        mut self,
+        answer: impl Fn(&mut Request<'_>) -> A + Send + Sync + 'static,
+    ) -> Self {
+        self.not_found = Some(Responder::new(answer));
         self
     }
 

@@ -310,6 +310,7 @@ impl Server {
                     epoch: Instant::now(),
                     stopping_since: None,
                     encrypted: false,
+                    tag: 0,
                     http3_port: None,
                 };
                 let setup = WorkerSetup {

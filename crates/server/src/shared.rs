@@ -53,6 +53,8 @@ pub(crate) struct Services {
     pub(crate) stopping_since: Option<Time>,
     /// Whether the connection that was lent last uses TLS.
     pub(crate) encrypted: bool,
+    /// Tag of the listener of that connection.
+    pub(crate) tag: u8,
     /// Port of HTTP/3 beside the connection with TLS that was lent last.
     pub(crate) http3_port: Option<NonZeroU16>,
 }
@@ -60,8 +62,8 @@ pub(crate) struct Services {
 impl Services {
     /// Returns the part that a handler of requests may use.
     pub(crate) fn handler_resources(&mut self, elapsed: Duration) -> HandlerResources<'_> {
-        let Self { topics, tasks, proxies, encrypted, .. } = self;
-        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted }
+        let Self { topics, tasks, proxies, encrypted, tag, .. } = self;
+        HandlerResources { topics, pool: tasks.pool(), elapsed, proxies, encrypted: *encrypted, tag: *tag }
     }
 
     /// Returns whether the server stops.

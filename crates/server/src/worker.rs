@@ -161,6 +161,7 @@ impl Worker {
             Some(found) => found.as_mut().filter(|found| found.id == conn)?,
             None => self.sockets.conn_mut(conn).or_else(|| self.quic.conns.get(conn))?,
         };
+        self.shared.services.tag = found.tag;
         self.shared.services.encrypted = match &found.tls {
             Some(tls) => {
                 self.shared.services.http3_port = tls.http3_port();

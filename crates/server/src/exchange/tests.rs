@@ -78,6 +78,7 @@ impl NumberedFraming {
             epoch: Instant::now(),
             stopping_since: None,
             encrypted: false,
+            tag: 0,
             http3_port: None,
         };
         let (waiting, pending, sent) = (BTreeMap::new(), BTreeMap::new(), Vec::new());

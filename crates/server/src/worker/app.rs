@@ -30,11 +30,9 @@ impl App for Worker {
 
     fn accepted(&mut self, io: &mut Io, conn: ConnId, from: ConnectionOrigin) {
         self.time(io);
-        let (protocol, tls) = if self
-            .listener_protocols
-            .get(from.listener)
-            .is_some_and(|protocol| protocol.proxy)
-        {
+        let listener = self.listener_protocols.get(from.listener);
+        let (is_proxied, tag) = listener.map_or((false, 0), |protocol| (protocol.proxy, protocol.tag));
+        let (protocol, tls) = if is_proxied {
             io.set_timer(conn, io.now() + self.shared.services.http.head_timeout);
             (ConnProtocol::ProxyHeader(Box::new(ProxyProtocolHeader::new(from.peer, from.listener))), None)
         } else {
@@ -43,8 +41,14 @@ impl App for Worker {
         if self.conns.len() <= conn.index() {
             self.conns.resize_with(conn.index() + 1, || None);
         }
-        self.conns[conn.index()] =
-            Some(ClientConn { id: conn, memory: ConnMemory::default(), reads_paused: false, protocol, tls });
+        self.conns[conn.index()] = Some(ClientConn {
+            id: conn,
+            memory: ConnMemory::default(),
+            reads_paused: false,
+            tag,
+            protocol,
+            tls,
+        });
         self.shared.services.counters.accepted.add(1);
         self.start_messages(io, conn, from.listener);
         self.flush_conn(io, conn);

@@ -25,6 +25,8 @@ pub(super) struct ClientConn {
     pub(super) memory: ConnMemory,
     /// Reads are paused, since its publications are queued.
     pub(super) reads_paused: bool,
+    /// Tag of the listener.
+    pub(super) tag: u8,
     pub(super) protocol: ConnProtocol,
     /// TLS between the loop and the protocol.
     pub(super) tls: Option<Box<TlsConn>>,

@@ -142,7 +142,8 @@ impl Http3Conns {
         let http3 = make(id);
         self.by_key.insert((http3.listener, http3.key), id);
         let (memory, protocol) = (ConnMemory::default(), ConnProtocol::Http3(Box::new(http3)));
-        self.slots[slot as usize] = Some(ClientConn { id, memory, reads_paused: false, protocol, tls: None });
+        self.slots[slot as usize] =
+            Some(ClientConn { id, memory, reads_paused: false, tag: 0, protocol, tls: None });
         id
     }
 

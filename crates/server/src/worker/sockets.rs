@@ -82,7 +82,7 @@ impl StreamSockets {
         self.generation = self.generation.wrapping_add(1);
         let id = ConnId::for_stream(slot, self.generation);
         let (memory, protocol) = (ConnMemory::default(), ConnProtocol::WebSocket(websocket));
-        let conn = ClientConn { id, memory, reads_paused: false, protocol, tls: None };
+        let conn = ClientConn { id, memory, reads_paused: false, tag: 0, protocol, tls: None };
         self.slots[slot as usize] = Some(StreamSocket {
             conn,
             parent,

@@ -143,6 +143,7 @@ impl TestServer {
                 epoch: Instant::now(),
                 stopping_since: None,
                 encrypted: false,
+                tag: 0,
                 http3_port: None,
             },
         });

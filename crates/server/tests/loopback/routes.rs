@@ -1,7 +1,11 @@
 //! Routing by method and path.
 
-use sinews_server::{Request, Response, Router};
+use std::net::TcpStream;
 
+use sinews_server::{Listen, Request, Response, Router, Server};
+use sinews_testkit::exchange;
+
+use crate::backend;
 use crate::support::{Client, Running, echo, get, handshake, post, routes};
 
 /// Reports the called handler and its request.
@@ -145,4 +149,37 @@ fn websocket_route_coexists_with_every_other_method() {
 #[should_panic(expected = "is not a token")]
 fn method_that_is_no_token_panics() {
     let _ = Router::new().route("GET /", "/", describing("never"));
+}
+
+#[test]
+fn unknown_paths_have_the_answer_of_the_router() {
+    let unknown = |request: &mut Request<'_>| {
+        Response::text(format!("nothing at {}", request.head().path())).with_status(404)
+    };
+    let router = Router::new().get("/", describing("root")).not_found(unknown);
+    let (_server, mut client) = Running::connected(router);
+    for method in ["GET", "POST", "DELETE"] {
+        assert_eq!(ask(&mut client, method, "/none"), (404, "nothing at /none".to_owned()));
+    }
+    assert_eq!(ask(&mut client, "GET", "/").0, 200);
+    assert_eq!(ask(&mut client, "POST", "/").0, 405);
+}
+
+#[test]
+fn requests_show_the_tag_of_their_listener() {
+    let address = || ([127, 0, 0, 1], 0).into();
+    let router = Router::new().get("/", |request| Response::text(request.listener_tag().to_string()));
+    let proxied = Listen::tcp(address()).with_proxy_protocol().with_tag(9);
+    let server = Server::new(router).engine(backend::engine()).threads(1);
+    let server = server.listen(address()).listen_on(Listen::tcp(address()).with_tag(7)).listen_on(proxied);
+    let bound = server.bind().unwrap();
+    let addresses = bound.addresses().to_vec();
+    let _running = Running::bound(bound);
+    for (address, head, tag) in
+        [(addresses[0], "", "0"), (addresses[1], "", "7"), (addresses[2], "PROXY UNKNOWN\r\n", "9")]
+    {
+        let request = format!("{head}GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let answer = exchange(TcpStream::connect(address).unwrap(), &request).unwrap();
+        assert!(answer.ends_with(&format!("\r\n\r\n{tag}")), "{answer}");
+    }
 }
