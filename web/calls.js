@@ -3,11 +3,11 @@
 // Values of fields reach a program as literals of its language only, never as its text.
 
 /** A text as a word of a shell. */
-const sh = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+export const sh = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 /** A value as a literal of JavaScript. */
-const js = (value) => JSON.stringify(value);
+export const js = (value) => JSON.stringify(value);
 /** A value as a literal of Python. The strings of JSON are strings of Python, too. */
-function py(value) {
+export function py(value) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (Array.isArray(value)) return `[${value.map(py).join(", ")}]`;
@@ -250,6 +250,22 @@ export const CALLS = [
         javascript: javascript(where, [`const { records } = await client.stream(${js(stream)}).read(${number(offset)});`, "for (const { offset, data } of records) console.log(offset, data);"]),
         python: python(where, { to }, ["for line in response:", "    record = json.loads(line)", '    print(record["offset"], record.get("data"))']),
         rust: rust(where, [{ op: "read", id: 1, stream, partition: 0, offset: number(offset), max: 65_536 }]),
+      };
+    },
+  },
+  {
+    id: "rpc", group: "Calls", title: "Call", run: "Call",
+    about: "Calls a method of your application: the server passes the call to the hook rpc, whose answer is the result. The server needs the option --hooks-rpc URL.",
+    fields: [{ name: "method", label: "Method", value: "price", required: true }, { ...TOPIC, label: "Topic, if the call is about one", value: "", required: false },
+      { name: "data", label: "Data: text or JSON", value: '{"item": 7}', kind: "text" }],
+    code: ({ method, topic, data }, where) => {
+      const content = dataOf(data);
+      const to = `/rpc/${path(method)}${query({ topic })}`;
+      return {
+        curl: curl(where, { to, ...bodyOf(content) }),
+        javascript: javascript(where, [`console.log(await client.call(${js(method)}, ${js(content)}${topic ? `, { topic: ${js(topic)} }` : ""}));`]),
+        python: python(where, { to, ...pyBody(content) }, PRINT),
+        rust: rust(where, [{ op: "rpc", id: 1, method, ...(topic && { topic }), data: content }]),
       };
     },
   },

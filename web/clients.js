@@ -1,58 +1,25 @@
-// The clients on the dashboard: their list and the actions on them, by the HTTP API with a key that the reader enters.
+// The clients on the dashboard: their list and the actions on them, by the HTTP API with the key of the reader.
+import { call, hasKey, keep, link, onkey, queue, since } from "./access.js";
+import { openClient } from "./details.js";
 
 const at = (id) => document.getElementById(id);
-const STORED = "sinews.api-key";
 /** Connections of one page of the list. */
 const PAGE = 50;
-
-let key = "";
-try { key = sessionStorage.getItem(STORED) ?? ""; } catch { /* storage throws where cookies are blocked */ }
 
 /** Connections shown, and the position after them. */
 let shown = [];
 let next = null;
-
-/** Keeps the key for this tab, or forgets it. */
-function keep(value) {
-  key = value;
-  try {
-    if (key) sessionStorage.setItem(STORED, key);
-    else sessionStorage.removeItem(STORED);
-  } catch { /* a reload asks again */ }
-}
-
-/** Calls the HTTP API. Errors have the text of the server, and the status as their code. */
-async function call(path, body) {
-  const options = { headers: { Accept: "application/json", Authorization: `Bearer ${key}` }, cache: "no-store" };
-  if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
-  const response = await fetch(`/api/v1${path}`, options)
-    .catch(() => { throw new Error("the server cannot be reached"); });
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw Object.assign(new Error(answer.error ?? `status ${response.status}`), { code: response.status });
-  return answer;
-}
-
-/** The actions are offered only while the server accepts the key. */
-function offer(isAllowed, problem = "") {
-  at("clients").hidden = !isAllowed;
-  at("key-form").hidden = isAllowed;
-  at("key-problem").hidden = !problem;
-  at("key-problem").textContent = problem;
-}
 
 function tell(text, isFault = false) {
   at("clients-result").textContent = text;
   at("clients-result").classList.toggle("fault", isFault);
 }
 
-/** An error that the key causes takes the actions away. */
+/** A key that is not valid any more is forgotten; without the right, the clients are not shown. */
 function failed(error) {
-  if (error.code === 401 || error.code === 403) {
-    keep("");
-    return offer(false, `Rejected: ${error.message}.`);
-  }
-  if (at("clients").hidden) offer(false, `Failed: ${error.message}.`);
-  else tell(`Failed: ${error.message}.`, true);
+  if (error.code === 401) return keep("");
+  at("clients").classList.toggle("denied", error.code === 403);
+  tell(`Failed: ${error.message}.`, true);
 }
 
 async function list(isMore = false) {
@@ -63,20 +30,8 @@ async function list(isMore = false) {
   shown = isMore ? [...shown, ...answer.connections] : answer.connections;
   next = answer.next;
   at("connections-none").textContent = slow ? "No client is slow." : "No connection is open.";
-  offer(true);
+  at("clients").classList.remove("denied");
   draw(answer.missing_nodes ?? []);
-}
-
-const minutes = (since) => {
-  const seconds = Math.max(0, Math.round((Date.now() - since) / 1000));
-  const [unit, size] = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]].find(([, size]) => seconds >= size) ?? ["s", 1];
-  return `${Math.floor(seconds / size)} ${unit}`;
-};
-
-/** Bytes in a queue: the server counts from 16 KiB on. */
-function queue(bytes) {
-  if (!bytes) return "–";
-  return bytes < 1 << 20 ? `${Math.round(bytes / 1024)} KiB` : `${(bytes / (1 << 20)).toFixed(1)} MiB`;
 }
 
 function draw(missing) {
@@ -84,11 +39,12 @@ function draw(missing) {
     const { connection: id, user, address, path, opened, queued } = connection;
     const row = document.createElement("tr");
     row.dataset.connection = id;
-    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "no user" }));
-    for (const [title, text] of [["Connection", id], ["Address", address ?? "–"], ["Path", path], ["Open for", minutes(opened)], ["Queue", queue(queued)]]) {
+    row.append(Object.assign(document.createElement("th"), { scope: "row", textContent: user ?? "anonymous", className: user ? "" : "anonymous" }));
+    const opener = link(id, `Open the client ${id}`, () => openClient(id));
+    for (const [title, text] of [["Connection", opener], ["Address", address ?? "–"], ["Path", path], ["Open for", since(opened)], ["Queue", queue(queued)]]) {
       const cell = row.insertCell();
       cell.dataset.title = title;
-      cell.textContent = text;
+      cell.append(text);
       if (title === "Queue" && queued) cell.className = "fault";
     }
     const actions = row.insertCell();
@@ -133,12 +89,6 @@ async function act(text, verb, path, body) {
   }
 }
 
-at("key-form").onsubmit = (event) => {
-  event.preventDefault();
-  keep(at("key").value.trim());
-  at("key").value = "";
-  list().then(() => tell(""), failed);
-};
 at("find").onsubmit = (event) => {
   event.preventDefault();
   list().then(() => tell(""), failed);
@@ -150,12 +100,12 @@ at("revoke").onsubmit = (event) => {
   const token = at("revoke-token").value.trim();
   act(`Revoke the token ${token}, and disconnect its connections?`, "Revoke", "/revoke", { token });
 };
-at("forget").onclick = () => {
-  keep("");
+
+function start() {
+  at("clients-section").hidden = !hasKey();
+  if (hasKey()) return list().then(() => tell(""), failed);
   shown = [];
   at("connections").replaceChildren();
-  offer(false);
-  at("key").focus();
-};
-
-if (key) list().catch(failed);
+}
+onkey(start);
+start();

@@ -1,4 +1,6 @@
 // The console at /console: a form for each call of the server, and the same call as a program to copy.
+import { call as callApi, events, hasKey, keep, request } from "./access.js";
+import { backendCalls, requestOf } from "./backend.js";
 import { CALLS, dataOf } from "./calls.js";
 import { connect } from "./sinews.js";
 
@@ -43,7 +45,8 @@ function open(given) {
   client.onstatus = ({ status, delay, code, reason }) => {
     if (mine !== client) return;
     const words = { open: "connected", connecting: "connecting", closed: reason || "closed" };
-    if (status === "open") needToken("");
+    // Without a token, the server has perhaps said already that it wants one.
+    if (status === "open" && token) needToken("");
     if (code === 4401 || code === 4403) needToken(reason || "the token has expired");
     at("state").textContent = words[status] ?? `trying again in ${Math.ceil(delay / 1000)} s`;
     at("state").dataset.status = status;
@@ -58,15 +61,31 @@ function needToken(problem) {
   at("auth-problem").textContent = problem && `Rejected: ${problem}. Give a token that allows it.`;
 }
 
+/** Asks for a token at once if the server wants one for the topic of the form. */
+async function probe() {
+  const response = await fetch(`/topics/${encodeURIComponent(entered().topic || "lobby")}/members`).catch(() => null);
+  if (response?.status === 401) needToken((await response.json()).error);
+}
+
+/** Shows at the form of the key why a key is required. */
+function needKey(problem) {
+  at("key-form").hidden = hasKey() && !problem;
+  at("key-problem").hidden = !problem;
+  at("key-problem").textContent = problem && `Rejected: ${problem}.`;
+}
+
 // ---- Log -------------------------------------------------------------------------------------------------------------
 
-function note(name, text, isFault = false) {
+/** Adds an entry: a sentence, and the JSON behind it. */
+function note(name, text, { isFault = false, json } = {}) {
   const log = at("log");
   const box = log.parentElement;
   log.querySelector(".empty")?.remove();
   const words = make("pre", { textContent: text });
   words.classList.toggle("fault", isFault);
-  const item = make("li", {}, make("time", { textContent: new Date().toLocaleTimeString() }), make("b", { textContent: name, title: name }), words);
+  const shown = make("div", {}, words);
+  if (json !== undefined) shown.append(make("code", { className: "json", textContent: JSON.stringify(json) }));
+  const item = make("li", {}, make("time", { textContent: new Date().toLocaleTimeString() }), make("b", { textContent: name, title: name }), shown);
   const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   log.append(item);
   while (log.children.length > LOG_MAX) log.firstElementChild.remove();
@@ -75,8 +94,11 @@ function note(name, text, isFault = false) {
 
 function fault(name, error) {
   if (error.code === "closed") return; // the state says why
-  note(name, error.message, true);
-  if (error.code === 401 || error.code === 403) needToken(error.message);
+  const { code, needs } = error;
+  note(name, error.message, { isFault: true, json: error.answer ?? { code, error: error.message, ...(needs && { needs }) } });
+  if (error.code !== 401 && error.code !== 403) return;
+  if (call.operation) needKey(error.message);
+  else needToken(error.message);
 }
 
 function textOf(data) {
@@ -89,9 +111,9 @@ function textOf(data) {
   return line.length > LINE_MAX ? JSON.stringify(data, null, 1) : line;
 }
 
-function noteAll(name, items, describe, none) {
-  if (!items.length) return note(name, none);
-  for (const item of items.slice(0, ANSWER_MAX)) note(name, describe(item));
+function noteAll(name, items, describe, none, jsonOf = (item) => item) {
+  if (!items.length) return note(name, none, { json: [] });
+  for (const item of items.slice(0, ANSWER_MAX)) note(name, describe(item), { json: jsonOf(item) });
   if (items.length > ANSWER_MAX) note(name, `and ${items.length - ANSWER_MAX} more`);
 }
 
@@ -123,17 +145,19 @@ const RUN = {
   subscribe({ topic, last }) {
     const key = `topic ${topic}`;
     if (active.has(key)) return note(topic, "is subscribed already");
-    const subscription = client.subscribe(topic, (message) => note(message.topic, textOf(message.data)), {
+    const subscription = client.subscribe(topic, (message) => note(message.topic, textOf(message.data), { json: message }), {
       ...(last && { last: Number(last) }),
       onerror: (error) => { finish(key); fault(topic, error); },
-      ongap: ({ reason, messages }) => note(topic, `messages may be missing: ${reason}${messages ? `, ${messages}` : ""}`, true),
+      ongap: ({ reason, messages }) => note(topic, `messages may be missing: ${reason}${messages ? `, ${messages}` : ""}`, { isFault: true, json: { reason, messages } }),
     });
     subscription.ready.then(() => note(topic, "subscribed"), () => { /* onerror says why */ });
     begin(key, { text: topic, label: `Unsubscribe from ${topic}`, end: () => subscription.unsubscribe() });
   },
   async publish({ topic, data }) {
-    const { reached, seq } = await client.publish(topic, dataOf(data));
-    note(topic, reached === undefined ? `published as message ${seq}` : `published to ${reached} ${reached === 1 ? "subscriber" : "subscribers"}`);
+    const answer = await client.publish(topic, dataOf(data));
+    const { reached, seq } = answer;
+    const words = reached === undefined ? `published as message ${seq}` : `published to ${reached} ${reached === 1 ? "subscriber" : "subscribers"}`;
+    note(topic, words, { json: answer });
   },
   async history({ topic, last }) {
     noteAll(topic, await client.history(topic, Number(last)), ({ seq, data }) => `${seq}: ${textOf(data)}`, "no message is retained");
@@ -156,22 +180,23 @@ const RUN = {
     const key = `keys ${topic}`;
     if (active.has(key)) return note(topic, "is watched already");
     const state = client.state(topic, (keys, changed) => {
-      noteAll(`keys of ${topic}`, [...changed], (name) => (keys.has(name) ? `${name} = ${textOf(keys.get(name))}` : `${name} deleted`), "no keys");
+      noteAll(`keys of ${topic}`, [...changed], (name) => (keys.has(name) ? `${name} = ${textOf(keys.get(name))}` : `${name} deleted`), "no keys",
+        (name) => (keys.has(name) ? { key: name, data: keys.get(name) } : { key: name, deleted: true }));
     }, { onerror: (error) => { finish(key); fault(topic, error); } });
     state.ready.then(() => { if (!state.keys.size) note(topic, "has no keys"); }, () => { /* onerror says why */ });
     begin(key, { text: `keys of ${topic}`, label: `Unsubscribe from the keys of ${topic}`, end: () => state.unsubscribe() });
   },
   async set({ topic, key, data, ttl }) {
-    const { seq } = await client.set(topic, key, dataOf(data), ttl ? { ttl: Number(ttl) } : {});
-    note(topic, `${key} is set, change ${seq}`);
+    const answer = await client.set(topic, key, dataOf(data), ttl ? { ttl: Number(ttl) } : {});
+    note(topic, `${key} is set, change ${answer.seq}`, { json: answer });
   },
   async delete({ topic, key }) {
-    const { changed } = await client.delete(topic, key);
-    note(topic, changed === false ? `${key} does not exist` : `${key} is deleted`);
+    const answer = await client.delete(topic, key);
+    note(topic, answer.changed === false ? `${key} does not exist` : `${key} is deleted`, { json: answer });
   },
   async append({ stream, key, data }) {
-    const { partition, offset } = await client.stream(stream).append(dataOf(data), key ? { key } : {});
-    note(stream, `appended at offset ${offset} of partition ${partition}`);
+    const answer = await client.stream(stream).append(dataOf(data), key ? { key } : {});
+    note(stream, `appended at offset ${answer.offset} of partition ${answer.partition}`, { json: answer });
   },
   async read({ stream, offset }) {
     const { records } = await client.stream(stream).read(Number(offset));
@@ -179,23 +204,59 @@ const RUN = {
   },
 };
 
+/** Calls the application. */
+RUN.rpc = async ({ method, topic, data }) => {
+  const answer = await client.call(method, data.trim() ? dataOf(data) : null, topic ? { topic } : {});
+  note(method, `answered ${textOf(answer)}`, { json: answer });
+};
+
+/** Executes an operation of the HTTP API with the key of the backend. */
+async function runBackend({ operation, id, title }, values) {
+  if (!hasKey()) {
+    needKey("");
+    return at("key").focus();
+  }
+  const { path, ...options } = requestOf(operation, values);
+  const below = path.replace(/^\/api\/v1/, "");
+  if (operation.isStream) {
+    const stop = new AbortController();
+    begin(id, { text: path, label: `Stop ${title}`, end: () => stop.abort() });
+    try {
+      for await (const event of events(below, stop.signal)) note(id, event.kind ?? "event", { json: event });
+    } finally {
+      finish(id);
+    }
+    return;
+  }
+  const response = await request(below, options);
+  const text = await response.text();
+  note(id, `${operation.method} ${path}: ${response.status}`, { json: JSON.parse(text) });
+}
+
 // ---- The form ----------------------------------------------------------------------------------------------------------
 
 const entered = () => Object.fromEntries(call.fields.map(({ name }) => {
   const { value } = at(`field-${name}`);
-  return [name, name === "data" || name === "info" ? value : value.trim()];
+  return [name, ["data", "info", "body"].includes(name) ? value : value.trim()];
 }));
 
 function showCode() {
   if (!at("fields").firstChild) return;
   const where = { origin: location.origin, ws: new URL("/ws", location.href.replace(/^http/, "ws")).href, token: Boolean(token) };
-  at("code").textContent = call.code(entered(), where)[language];
+  const programs = call.code(entered(), where);
+  // The HTTP API needs no crate.
+  for (const id of Object.keys(LANGUAGES)) at(`language-${id}`).disabled = !(id in programs);
+  const shown = language in programs ? language : "curl";
+  at(`language-${shown}`).checked = true;
+  at("code").textContent = programs[shown];
   const isSocket = language === "python" && (call.id === "join" || call.id === "leave");
-  at("note").textContent = isSocket ? "Python 3 and its package websockets." : NEEDS[language];
+  at("note").textContent = isSocket ? "Python 3 and its package websockets." : call.operation && shown === "javascript" ? "Node.js 22 or later." : NEEDS[shown];
 }
 
 function select(chosen) {
   call = chosen;
+  at("key-form").hidden = !call.operation || hasKey();
+  if (!call.operation) at("operation").value = "";
   at("call-title").textContent = `${call.group}: ${call.title}`;
   at("about").textContent = call.about;
   at("run").textContent = call.run;
@@ -203,10 +264,11 @@ function select(chosen) {
     const input = make(kind === "text" ? "textarea" : "input", { id: `field-${name}`, name, spellcheck: false, required: Boolean(required) });
     if (kind === "number") Object.assign(input, { type: "number", min: 0, step: 1 });
     else input.setAttribute("autocapitalize", "none");
+    if (name === "body") input.rows = Math.min(14, value.split("\n").length + 1);
     // Characters; the server counts bytes, and says so.
     if (name === "topic" || name === "stream") input.maxLength = 250;
     const stored = values.get(`${call.id} ${name}`) ?? (name === "topic" ? values.get(`${call.group} ${name}`) : undefined);
-    input.value = stored ?? value;
+    input.value = stored ?? value ?? "";
     return make("label", {}, label, " ", input);
   }));
   showCode();
@@ -226,6 +288,23 @@ for (const group of new Set(CALLS.map((each) => each.group))) {
   radios(box, "call", calls, call.id, (id) => select(CALLS.find((each) => each.id === id)));
   at("picker").append(box);
 }
+/** The operations of the HTTP API are many: a list in place of buttons. */
+const operation = make("select", { id: "operation" }, make("option", { value: "", textContent: "choose a call of the HTTP API" }));
+at("picker").append(make("fieldset", { className: "group" }, make("legend", { textContent: "Backend" }), make("label", { className: "sr", htmlFor: "operation", textContent: "Call of the HTTP API" }), operation));
+const backend = new Map();
+backendCalls().then((calls) => {
+  for (const each of calls) {
+    backend.set(each.id, each);
+    operation.append(make("option", { value: each.id, textContent: each.title }));
+  }
+}, () => { /* without the document there are no operations */ });
+operation.onchange = () => {
+  const chosen = backend.get(operation.value);
+  if (!chosen) return;
+  for (const radio of at("picker").querySelectorAll("input[type=radio]")) radio.checked = false;
+  select(chosen);
+};
+
 radios(at("languages"), "language", Object.entries(LANGUAGES), language, (id) => { language = id; showCode(); });
 
 at("fields").oninput = ({ target }) => {
@@ -238,9 +317,9 @@ at("call").onsubmit = async (event) => {
   event.preventDefault();
   const given = entered();
   try {
-    await RUN[call.id](given);
+    await (call.operation ? runBackend(call, given) : RUN[call.id](given));
   } catch (error) {
-    fault(given.topic ?? given.stream, error);
+    if (error.name !== "AbortError") fault(call.operation ? call.id : given.topic || given.stream || given.method, error);
   }
 };
 at("call").onkeydown = (event) => {
@@ -250,6 +329,20 @@ at("call").onkeydown = (event) => {
 at("auth").onsubmit = (event) => {
   event.preventDefault();
   open(at("token").value.trim());
+};
+
+at("key-form").onsubmit = async (event) => {
+  event.preventDefault();
+  const key = at("key").value.trim();
+  try {
+    await callApi("/connections?limit=1", undefined, key);
+  } catch (error) {
+    // Another right of the key may be enough for the call.
+    if (error.code !== 403) return needKey(error.message);
+  }
+  keep(key);
+  at("key").value = "";
+  needKey("");
 };
 
 at("copy").onclick = async () => {
@@ -265,3 +358,4 @@ at("copy").onclick = async () => {
 
 select(call);
 open(new URLSearchParams(location.hash.slice(1)).get("token"));
+if (!token) probe();

@@ -1,4 +1,6 @@
 // The dashboard at /dashboard: charts of the server's metrics, updated each second.
+import { call, hasKey, keep, keyProtocol, link, onkey } from "./access.js";
+import { openTopic } from "./details.js";
 
 /** Time span of the charts, in seconds. */
 const SPAN = 60;
@@ -44,12 +46,17 @@ const CHARTS = [
   ["refused", "Rejected", (now, d) => d("refused"), rate],
 ];
 
+/** Charts and tiles that are shown once they have been more than zero. */
+const RARE = new Set(["keys", "dropped", "refused", "members", "slow-clients"]);
+
 class Chart {
   constructor([name, title, first, write, second, key]) {
     Object.assign(this, { first, write, second, values: [], seconds: [] });
     this.figure = document.createElement("figure");
     this.figure.className = "chart";
     this.figure.dataset.testid = name;
+    this.name = name;
+    this.figure.hidden = RARE.has(name);
     const caption = document.createElement("figcaption");
     const part = (tag, of, text) => Object.assign(document.createElement(tag), { className: of, textContent: text });
     this.output = part("output", "", "–");
@@ -87,6 +94,8 @@ class Chart {
 
   add(now, difference) {
     const value = this.first(now, difference);
+    if (value > 0) RARE.delete(this.name);
+    this.figure.hidden = RARE.has(this.name);
     const push = (list, value) => list.push(value) > SPAN && list.shift();
     push(this.values, value);
     if (this.second) {
@@ -115,26 +124,48 @@ class Chart {
 const charts = CHARTS.map((chart) => new Chart(chart));
 document.getElementById("charts").append(...charts.map((chart) => chart.figure));
 
+/** The rows of topics by their names: a row stays, and with it the focus within. */
+const rows = new Map();
+
+function rateRow(topic) {
+  const row = document.createElement("tr");
+  const meter = document.createElement("meter");
+  meter.setAttribute("aria-hidden", "true");
+  for (const title of ["Topic", "Messages", "Subscribers", "Keys"]) row.insertCell().dataset.title = title;
+  const open = link(topic, `Open the topic ${topic}`, () => openTopic(topic));
+  row.cells[0].append(open);
+  row.cells[1].append(meter, "");
+  return row;
+}
+
 function rates(topics, count) {
   const most = Math.max(...topics.map(([, messages]) => messages), 1);
-  document.getElementById("rates").replaceChildren(...topics.map(([topic, messages, subscribers, keys]) => {
-    const row = document.createElement("tr");
-    const meter = document.createElement("meter");
-    meter.max = most;
-    meter.value = messages;
-    meter.setAttribute("aria-hidden", "true");
-    row.insertCell().append(topic);
-    row.insertCell().append(meter, rate(messages));
-    row.insertCell().append(plain.format(subscribers));
-    row.insertCell().append(plain.format(keys));
-    for (const [at, title] of ["Topic", "Messages", "Subscribers", "Keys"].entries()) row.cells[at].dataset.title = title;
+  const body = document.getElementById("rates");
+  const listed = topics.map(([topic, messages, subscribers, keys]) => {
+    const row = rows.get(topic) ?? rateRow(topic);
+    rows.set(topic, row);
+    const [meter, text] = row.cells[1].childNodes;
+    [meter.max, meter.value] = [most, messages];
+    text.textContent = rate(messages);
+    row.cells[0].firstChild.disabled = !hasKey();
+    row.cells[2].textContent = plain.format(subscribers);
+    row.cells[3].textContent = plain.format(keys);
     return row;
-  }));
+  });
+  const names = new Set(topics.map(([topic]) => topic));
+  for (const topic of rows.keys()) if (!names.has(topic)) rows.delete(topic);
+  if (listed.length !== body.rows.length || listed.some((row, at) => row !== body.rows[at])) {
+    const focused = body.contains(document.activeElement) ? document.activeElement : null;
+    body.replaceChildren(...listed);
+    focused?.focus();
+  }
   document.getElementById("rates-none").hidden = topics.length > 0;
   const more = document.getElementById("rates-more");
   more.hidden = count <= topics.length;
   more.textContent = count < TOPICS_READ ? `${plain.format(count)} topics in all` : `${plain.format(count)} topics or more in all`;
 }
+
+const nameOf = (title) => title.toLowerCase().replace(" ", "-");
 
 /** Numbers without a chart. */
 function tiles(now) {
@@ -145,9 +176,14 @@ function tiles(now) {
     ["Keys", now.keys, `in ${plural(now.keyed_topics, "topic", "topics")}, ${bytes(now.keyed_bytes)}`],
     ["Slow clients", now.overflowed, `disconnected; ${plural(now.dropped, "message", "messages")} dropped`],
   ];
-  document.getElementById("tiles").replaceChildren(...numbers.map(([title, value, words]) => {
+  const shown = numbers.filter(([title, value]) => {
+    const name = nameOf(title);
+    if (value > 0) RARE.delete(name);
+    return !RARE.has(name);
+  });
+  document.getElementById("tiles").replaceChildren(...shown.map(([title, value, words]) => {
     const tile = document.createElement("div");
-    tile.dataset.testid = title.toLowerCase().replace(" ", "-");
+    tile.dataset.testid = nameOf(title);
     const part = (tag, text) => Object.assign(document.createElement(tag), { textContent: text });
     tile.append(part("dt", title), part("dd", count(value)), Object.assign(part("dd", words), { className: "key" }));
     return tile;
@@ -311,17 +347,80 @@ const form = document.getElementById("auth");
 let token = new URLSearchParams(location.hash.slice(1)).get("token");
 let attempts = 0;
 let lastReport = null;
+/** The WebSocket of the feed. */
+let feed = null;
 
 /** Close codes after which a retry would be rejected again. */
 const FINAL = new Set([4400, 4401, 4403, 4404]);
 
-form.onsubmit = (event) => {
+/** The credentials that the feed has not rejected, the first one first. */
+let credentials = [];
+/** Why the feed has rejected the first one. */
+let refusal = "";
+
+const tokenProtocol = () => (token ? `sinews.bearer.${token}` : null);
+
+/** Starts the feed with the first of the credentials: the token or none, behind the key. */
+function connect() {
+  credentials = [...(hasKey() ? [keyProtocol()] : []), tokenProtocol() ?? ""];
+  refusal = "";
+  open();
+}
+
+/** A key is kept if it has one of the rights that the page uses. */
+async function admit(key) {
+  const checked = await Promise.allSettled(["/connections?limit=1", "/info"].map((path) => call(path, undefined, key)));
+  if (checked.some(({ status }) => status === "fulfilled")) return keep(key);
+  const { reason: { code, message } } = checked[0];
+  throw new Error(`${code ? "Rejected" : "Failed"}: ${message}.`);
+}
+
+function problem(text) {
+  document.getElementById("auth-problem").hidden = !text;
+  document.getElementById("auth-problem").textContent = text;
+}
+
+form.onsubmit = async (event) => {
   event.preventDefault();
-  token = document.getElementById("token").value.trim();
+  const input = document.getElementById("key");
+  const value = input.value.trim();
+  if (isJwt(value)) token = value;
+  else {
+    try {
+      await admit(value);
+    } catch (error) {
+      return problem(error.message);
+    }
+  }
+  input.value = "";
+  problem("");
+  if (state.dataset.status === "open") return;
   locked(false);
   [state.textContent, state.dataset.status] = ["connecting", "connecting"];
-  open();
+  connect();
 };
+
+/** The field takes a token, too, which sees the numbers only. */
+const isJwt = (text) => /^eyJ[\w-]*\.[\w-]+\.[\w-]*$/.test(text);
+
+document.getElementById("forget").onclick = () => {
+  const isUsed = hasKey() && credentials[0] === keyProtocol();
+  keep("");
+  if (isUsed) {
+    // The feed starts again with what is left.
+    credentials = [tokenProtocol() ?? ""];
+    feed.close();
+  }
+  document.getElementById("key").focus();
+};
+
+/** The form stays until there is a key; without rights to see anything, it is all that is shown. */
+function offerKey() {
+  const isLocked = document.body.classList.contains("locked");
+  form.hidden = !isLocked && hasKey();
+  document.getElementById("key-in-use").hidden = !hasKey() || isLocked;
+}
+onkey(offerKey);
 
 /** A token is sent as a subprotocol, which limits its characters (RFC 6455 section 4.1). */
 const isToken = (text) => /^[\w.~+-]+$/.test(text);
@@ -337,23 +436,30 @@ function outage(cause) {
   if (!cause) lastReport = new Date();
 }
 
-/** Shows the token form in the place of everything else, since nothing is known; or the other way round. */
+/** Shows the form in the place of everything else, since nothing is known; or the other way round. */
 function locked(isLocked) {
-  form.hidden = !isLocked;
   document.body.classList.toggle("locked", isLocked);
+  offerKey();
 }
 
-/** Shows the reason of a rejection and the token form. */
+/** Tries the next credential, or shows the reason of the rejection and the form. */
 function rejected(code, reason) {
+  refusal ||= reason || `code ${code}`;
+  if (credentials.length > 1) {
+    credentials.shift();
+    return open();
+  }
   [state.textContent, state.dataset.status] = ["rejected", "waiting"];
   locked(true);
-  document.getElementById("auth-problem").textContent = `Rejected: ${reason || `code ${code}`}.`;
+  problem(`Rejected: ${refusal}.`);
 }
 
 function open() {
-  if (token && !isToken(token)) return rejected(4401, "the token is not a JWT");
+  const [credential] = credentials;
+  if (credential === tokenProtocol() && !isToken(token)) return rejected(4401, "the token is not a JWT");
   const url = new URL("/dashboard/feed", location.href.replace(/^http/, "ws"));
-  const socket = new WebSocket(url, token ? ["sinews.raw", `sinews.bearer.${token}`] : ["sinews.raw"]);
+  const socket = new WebSocket(url, credential ? ["sinews.raw", credential] : ["sinews.raw"]);
+  feed = socket;
   let last = null;
   let asked = 0;
   let latency = 0;
@@ -396,4 +502,5 @@ function open() {
   };
 }
 
-open();
+offerKey();
+connect();

@@ -3,3 +3,4 @@
 pub mod auth;
 pub(crate) mod hosts;
 pub(crate) mod namespaces;
+pub(crate) mod topic_description;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sinews_server::KeyWrite;
 use tracing::Level;
 
-pub(crate) use self::watcher::{ActivityFilter, ActivityWatcher, QUEUE_MAX, RATE};
+pub(crate) use self::watcher::{ActivityFilter, ActivityWatcher, RATE};
 use crate::model::MessageContent;
 
 /// Viewers at a time: each observation is compared with the filters of all.

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
+use serde_json::{Map, Value};
 use sinews_server::{
     CloseCode, Cors, Handler, KeyWrite, LogLimit, OriginPolicy, PresenceInterval, Refusal, Request, Response,
 };
 
-use crate::access::auth::{ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange};
+use crate::access::auth::{
+    ApiCredential, ApiKeys, ApiRights, Auth, Denied, IssuerKeys, Revocations, Rights, RightsChange,
+};
 use crate::access::hosts::HostRules;
 use crate::access::namespaces::{LiveNamespaces, NamespaceTable, Namespaces};
+use crate::access::topic_description::describe_access;
 use crate::admission::{HandshakeRejection, RejectedRequest, RejectionLog, RejectionReason, is_script};
 #[cfg(feature = "pusher")]
 use crate::apps::app::PusherApps;
@@ -254,6 +258,12 @@ impl HubConfig {
         }
     }
 
+    /// Who may do what with a topic, and its limits, for the HTTP API.
+    pub(crate) fn describe_topic(&self, topic: &str) -> Map<String, Value> {
+        let described = self.live_namespaces.with(|table| describe_access(Some(table), topic));
+        described.unwrap_or_else(|| describe_access(None, topic))
+    }
+
     /// The interval between a topic's presence updates.
     pub(crate) fn presence_interval(&self, topic: &str) -> PresenceInterval {
         self.live_namespaces.with(|table| table.options_for(topic).presence_interval).unwrap_or_default()
@@ -294,7 +304,7 @@ impl HubConfig {
     /// The claims are invalid, expired or revoked.
     pub(crate) fn rights_of_claims(
         &self,
-        claims: serde_json::Map<String, serde_json::Value>,
+        claims: Map<String, Value>,
         client: IpAddr,
     ) -> Result<Rights, RejectedClaims> {
         let rights = self.auth.rights_of_claims(claims).map_err(RejectedClaims::Invalid)?;
@@ -450,6 +460,11 @@ impl HubConfig {
                 &problem.text,
             );
         })
+    }
+
+    /// The rights of a key that was valid before, if it still is.
+    pub(crate) fn api_rights_of(&self, credential: &ApiCredential) -> Option<Arc<ApiRights>> {
+        self.api_keys.as_ref()?.rights_of(credential)
     }
 
     /// The rights that a token grants on an open connection.

@@ -4,6 +4,7 @@
 //! executes it on the connection's thread.
 
 mod compact;
+mod describe;
 mod path;
 mod revoke;
 mod selector;
@@ -58,6 +59,10 @@ pub(crate) enum ConnectionCommand {
     Unsubscribe {
         topic: Arc<str>,
         reply: CommandReply,
+    },
+    /// Report the subscriptions and members.
+    Describe {
+        reply: oneshot::Sender<Value>,
     },
     /// Change the client's rights.
     Refresh(Arc<RightsChange>),

@@ -11,7 +11,7 @@ use sinews_server::{
     Request, Stats, WebSocketEnd,
 };
 
-use crate::access::auth::Action;
+use crate::access::auth::{Action, ApiCredential, ApiRight, Denied, Rights};
 use crate::admission::HandshakeRejection;
 #[cfg(feature = "pusher")]
 use crate::apps::report::AppsReport;
@@ -41,6 +41,8 @@ const TOPICS_MAX: usize = 20;
 /// A connected dashboard.
 pub(crate) struct DashboardClient {
     session: ClientSession<()>,
+    /// The API key that grants the view, in place of a token.
+    key: Option<ApiCredential>,
     counted: bool,
 }
 
@@ -50,9 +52,33 @@ impl DashboardClient {
         live: &ConfigHandle,
         hub: Arc<HubTopics>,
     ) -> Result<Self, HandshakeRejection> {
-        let rights = live.config().rights(request)?;
-        rights.may_by_token(Action::Subscribe, TOPIC)?;
-        Ok(Self { session: ClientSession::new(rights, live, hub), counted: false })
+        let (config, key) = (live.config(), ApiCredential::from_subprotocols(request));
+        let rights = match &key {
+            Some(key) => {
+                let checked = config.api_rights_of(key).map(|rights| rights.check(ApiRight::Admin));
+                let problem = match checked {
+                    Some(Ok(())) => None,
+                    Some(Err(problem)) => Some(problem.text),
+                    None => Some("this is no API key of the server".to_owned()),
+                };
+                if let Some(problem) = problem {
+                    return Err(Denied::token(problem).into());
+                }
+                Rights::all().for_client(request.client())
+            }
+            None => {
+                let rights = config.rights(request)?;
+                rights.may_by_token(Action::Subscribe, TOPIC)?;
+                rights
+            }
+        };
+        Ok(Self { session: ClientSession::new(rights, live, hub), key, counted: false })
+    }
+
+    /// Whether the API key is still valid, if there is one.
+    fn is_admitted(&self) -> bool {
+        let rights = |key| self.session.config().api_rights_of(key);
+        self.key.as_ref().is_none_or(|key| rights(key).is_some_and(|it| it.check(ApiRight::Admin).is_ok()))
     }
 }
 
@@ -70,11 +96,14 @@ impl Handler for DashboardClient {
 
     /// Each message is answered at once, so that the page can measure the round trip.
     fn message(&mut self, _: Payload<'_>, cx: &mut Context<'_>) {
+        if !self.is_admitted() {
+            return close(cx, TOKEN_EXPIRED, "the API key is no longer valid");
+        }
         let _ = cx.send_text("pong");
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        for change in self.session.execute_commands(cx) {
+        for change in self.session.execute_commands(None, cx) {
             if self.session.change_rights(&change, cx)
                 && let Err(denied) = self.session.rights().may_by_token(Action::Subscribe, TOPIC)
             {

@@ -1,5 +1,6 @@
 //! The hub, which a program embeds: options, routes, start and shutdown.
 
+mod admin;
 mod builder;
 mod health;
 mod metrics;
@@ -93,6 +94,7 @@ impl Hub {
     #[must_use]
     pub fn mount(&self, router: Router) -> Router {
         let router = routes::add_to(router, &self.options, &self.live, &self.topics, &self.services);
+        let router = admin::add_to(router, &self.options);
         #[cfg(feature = "pusher")]
         let router = {
             let readiness = Readiness::new(&router, &self.services);

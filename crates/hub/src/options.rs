@@ -12,8 +12,10 @@ pub(crate) struct RouteOptions {
     pub(crate) deflate: Option<DeflateMode>,
     /// Messages a second of each connection.
     pub(crate) message_rate: Option<u32>,
-    /// Whether the router has the pages.
+    /// Whether the router has the pages, and the echo.
     pub(crate) has_pages: bool,
+    /// Tag of the listeners that serve the HTTP API, the metrics and the pages; `None`: all listeners do.
+    pub(crate) admin_tag: Option<u8>,
     /// The Pusher protocol's path prefix, besides the paths without it.
     #[cfg(feature = "pusher")]
     pub(crate) pusher_prefix: Option<String>,

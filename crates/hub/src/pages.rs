@@ -3,19 +3,32 @@
 //! `web` and `client` are links to folders in the repository, because a published crate contains only files below its
 //! own folder.
 
-use sinews_server::{Asset, Router};
+use std::sync::LazyLock;
+
+use sinews_server::{Asset, Response, Router};
 
 const CHAT: &str = include_str!("../web/chat.html");
 const CHAT_SCRIPT: &str = include_str!("../web/chat.js");
 const CHAT_STYLE: &str = include_str!("../web/chat.css");
 const START: &str = include_str!("../web/start.html");
-const START_SCRIPT: &str = include_str!("../web/start.js");
+/// The start page's script knows the version, and the address of the book if the build names one.
+static START_SCRIPT: LazyLock<String> = LazyLock::new(|| {
+    let (version, book) = (env!("CARGO_PKG_VERSION"), option_env!("SINEWS_BOOK_URL").unwrap_or_default());
+    let script = include_str!("../web/start.js");
+    format!("const VERSION = {version:?};\nconst BOOK = {book:?};\n{script}")
+});
+const NOT_FOUND: &str = include_str!("../web/404.html");
+const ICON: &str = include_str!("../web/icon.svg");
 const CONSOLE: &str = include_str!("../web/console.html");
 const CONSOLE_SCRIPT: &str = include_str!("../web/console.js");
 const CALLS_SCRIPT: &str = include_str!("../web/calls.js");
 const DASHBOARD: &str = include_str!("../web/dashboard.html");
 const DASHBOARD_SCRIPT: &str = include_str!("../web/dashboard.js");
 const CLIENTS_SCRIPT: &str = include_str!("../web/clients.js");
+const ACCESS_SCRIPT: &str = include_str!("../web/access.js");
+const BACKEND_SCRIPT: &str = include_str!("../web/backend.js");
+const LIVE_SCRIPT: &str = include_str!("../web/live.js");
+const DETAILS_SCRIPT: &str = include_str!("../web/details.js");
 const STYLE: &str = include_str!("../web/pages.css");
 
 /// The client from the npm package `@sinews/client`, and its types.
@@ -36,7 +49,8 @@ const STYLESHEET: &str = "text/css; charset=utf-8";
 pub(crate) fn add_to(router: Router) -> Router {
     let pages = [
         ("/", page(START, POLICY)),
-        ("/start.js", asset(SCRIPT, START_SCRIPT)),
+        ("/favicon.ico", asset("image/svg+xml", ICON)),
+        ("/start.js", asset(SCRIPT, START_SCRIPT.as_str())),
         ("/chat", page(CHAT, POLICY)),
         ("/chat.js", asset(SCRIPT, CHAT_SCRIPT)),
         ("/chat.css", asset(STYLESHEET, CHAT_STYLE)),
@@ -46,12 +60,32 @@ pub(crate) fn add_to(router: Router) -> Router {
         ("/calls.js", asset(SCRIPT, CALLS_SCRIPT)),
         ("/dashboard.js", asset(SCRIPT, DASHBOARD_SCRIPT)),
         ("/clients.js", asset(SCRIPT, CLIENTS_SCRIPT)),
+        ("/backend.js", asset(SCRIPT, BACKEND_SCRIPT)),
+        ("/access.js", asset(SCRIPT, ACCESS_SCRIPT)),
+        ("/live.js", asset(SCRIPT, LIVE_SCRIPT)),
+        ("/details.js", asset(SCRIPT, DETAILS_SCRIPT)),
         ("/pages.css", asset(STYLESHEET, STYLE)),
+    ];
+    add(router, pages)
+}
+
+/// Adds the client library, which pages of applications load.
+pub(crate) fn add_client_to(router: Router) -> Router {
+    let files = [
         // Pages from any origin may load the client; the policy decides whether they may connect.
         ("/sinews.js", asset(SCRIPT, CLIENT).with_header("Access-Control-Allow-Origin", "*")),
         ("/sinews.d.ts", asset("text/plain; charset=utf-8", CLIENT_TYPES)),
     ];
-    pages
+    add(router, files)
+}
+
+/// The answer to a browser at a path without a page.
+pub(crate) fn not_found() -> Response {
+    Response::html(NOT_FOUND).with_status(404).with_header("Content-Security-Policy", POLICY)
+}
+
+fn add<const N: usize>(router: Router, files: [(&'static str, Asset); N]) -> Router {
+    files
         .into_iter()
         .fold(router, |router, (path, asset)| router.get(path, move |request| asset.answer(request)))
 }

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
+use serde_json::{Map, Value};
 use sinews_server::{Context, InvalidTopic, ReplayFrom, SubscriptionObserver, Topics};
 
 use self::encodings::Encodings;
@@ -32,7 +33,9 @@ pub(crate) use self::publisher::TopicPublisher;
 use self::shared_keys::SharedKeys;
 use self::stored::StoredTopics;
 use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
+use crate::access::namespaces::Namespace;
 use crate::access::namespaces::order::PatternSet;
+use crate::access::topic_description::describe_storage;
 use crate::activity::ActivityMonitor;
 use crate::connections::ConnectionRegistry;
 use crate::model::encoding::EncodedTopics;
@@ -54,6 +57,8 @@ pub(crate) struct HubTopics {
     histories: PatternSet,
     /// The topics that are stored in streams.
     durable: PatternSet,
+    /// The namespaces at the start, with all histories and durable topics.
+    namespaces: Vec<Namespace>,
     /// Orders the publications to topics with a history in all encodings with positions.
     histories_order: TopicLocks,
     /// Orders the publications and the new subscriptions of topics that retain their last event.
@@ -108,6 +113,16 @@ impl HubTopics {
     /// Sets all client protocols' encodings.
     pub(crate) fn with_encodings(self, encodings: Encodings) -> Self {
         Self { encodings: encodings.into(), ..self }
+    }
+
+    /// Sets the namespaces at the start, with all histories and durable topics.
+    pub(crate) fn with_namespaces(self, namespaces: Vec<Namespace>) -> Self {
+        Self { namespaces, ..self }
+    }
+
+    /// What is retained and stored of a topic, for the HTTP API.
+    pub(crate) fn describe_topic(&self, topic: &str) -> Map<String, Value> {
+        describe_storage(&self.namespaces, topic)
     }
 
     /// Sets the monitor of what clients do.

@@ -28,7 +28,7 @@ use serde_json::{Map, Value};
 use sinews_server::{Request, TopicName, TopicPattern, query_pairs};
 
 pub use self::api_keys::ApiKeys;
-pub(crate) use self::api_keys::{ApiRight, ApiRights};
+pub(crate) use self::api_keys::{ApiCredential, ApiRight, ApiRights};
 use self::claimed_names::ClaimedNames;
 
 use self::fault::TokenFault;
@@ -524,10 +524,15 @@ pub(crate) fn bearer_of(value: &[u8]) -> Option<&str> {
 
 /// Returns the tokens in the subprotocol list.
 fn offered_tokens<'a>(request: &Request<'a>) -> impl Iterator<Item = &'a str> {
+    offered(request, BEARER_PROTOCOL)
+}
+
+/// Returns the values in the subprotocol list that follow a prefix.
+fn offered<'a>(request: &Request<'a>, prefix: &'static str) -> impl Iterator<Item = &'a str> {
     let offers =
         request.head().header("sec-websocket-protocol").filter_map(|value| std::str::from_utf8(value).ok());
     let offers = offers.flat_map(|value| value.split(','));
-    offers.filter_map(|offer| offer.trim().strip_prefix(BEARER_PROTOCOL))
+    offers.filter_map(move |offer| offer.trim().strip_prefix(prefix))
 }
 
 /// Returns whether the subprotocol list has a token.

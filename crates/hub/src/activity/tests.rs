@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::from_str;
 use sinews_server::TopicPattern;
 
+use super::watcher::QUEUE_MAX;
 use super::*;
 
 #[derive(Default)]

@@ -28,7 +28,7 @@ pub(crate) struct ActivityFilter {
     pub(crate) user: Option<String>,
     pub(crate) connection: Option<String>,
     /// Bits of the kinds; 0: all.
-    kinds: u16,
+    pub(super) kinds: u16,
 }
 
 impl ActivityFilter {

@@ -2,6 +2,7 @@
 //!
 //! One table has all operations. It makes the routes and the OpenAPI document, so that they cannot differ.
 
+mod activity;
 pub(super) mod body;
 mod connections;
 mod context;

@@ -37,6 +37,8 @@ pub(crate) enum NodeCommand {
     Topics { filter: String, after: Option<String>, limit: usize },
     /// List connections, or only connections with slow clients.
     Connections { user: Option<String>, after: Option<String>, limit: usize, slow: bool },
+    /// Describe a connection.
+    Connection { connection: String },
     /// Count the connections to a Pusher protocol app.
     AppConnections { app: String },
 }

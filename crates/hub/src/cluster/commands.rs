@@ -135,6 +135,10 @@ impl CommandTarget<'_> {
                     Err(problem) => Execution::Done(problem.fields()),
                 }
             }
+            NodeCommand::Connection { connection } => match self.connections.describe(&connection) {
+                Some(described) => Execution::Pending(described.map(Option::unwrap_or_default).boxed()),
+                None => Execution::Done(Value::Null),
+            },
             command => Execution::Done(self.execute_at_once(command)),
         }
     }
@@ -154,7 +158,9 @@ impl CommandTarget<'_> {
                 self.revoke(&all);
                 Value::Null
             }
-            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } => Value::Null,
+            NodeCommand::Sync | NodeCommand::ChangeSubscriptions { .. } | NodeCommand::Connection { .. } => {
+                Value::Null
+            }
             NodeCommand::CachedEvent { topic } => cached_event(self.hub, &topic),
             NodeCommand::RetainEvent { topic, event, age } => {
                 let (event, age) = (Prepared::text(event), Duration::from_millis(age));

@@ -66,6 +66,7 @@ impl HubBuilder {
                 deflate: Some(DeflateMode::Shared),
                 message_rate: None,
                 has_pages: true,
+                admin_tag: None,
                 #[cfg(feature = "pusher")]
                 pusher_prefix: None,
                 #[cfg(feature = "pusher")]
@@ -174,11 +175,20 @@ impl HubBuilder {
         self
     }
 
-    /// Serves no pages: the start page at `/`, the chat, the console and the dashboard. The client library
-    /// (`/sinews.js`) is a page, too.
+    /// Serves no pages: the start page at `/`, the chat, the console and the dashboard; and no `/echo`, with which one
+    /// tries a WebSocket. The client library (`/sinews.js`) stays: pages of applications load it.
     #[must_use]
     pub fn without_pages(mut self) -> Self {
         self.options.has_pages = false;
+        self
+    }
+
+    /// Serves the HTTP API (`/api/v1`), `/metrics`, the pages and `/echo` only at listeners with this tag
+    /// ([`Listen::with_tag`](sinews_server::Listen::with_tag)); the others answer 404 there. A listener with the tag
+    /// serves all other paths, too. Default: all listeners serve them.
+    #[must_use]
+    pub fn admin_tag(mut self, tag: u8) -> Self {
+        self.options.admin_tag = Some(tag);
         self
     }
 
@@ -300,7 +310,7 @@ impl HubBuilder {
         let streams = self.streams;
         let patterns = built.histories.patterns();
         let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
-        let topics = topics.with_activity(config.rejections().activity());
+        let topics = topics.with_namespaces(built.namespaces).with_activity(config.rejections().activity());
         let background = config.background().clone();
         let stored = self
             .topic_store

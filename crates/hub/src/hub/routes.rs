@@ -8,6 +8,7 @@ use sinews_server::{
 };
 
 use crate::access::auth::Denied;
+use crate::activity::{Activity, ActivityKind};
 use crate::admission::HandshakeRejection;
 use crate::api::keys::TopicKeys;
 use crate::api::topics::TopicPublishing;
@@ -47,18 +48,21 @@ pub(crate) fn add_to(
     let readers = Readers::new(options, live, hub, store);
     let messages = || {
         let readers = readers.clone();
-        move |request: &mut Request<'_>| readers.answer(|reader| reader.answer(request))
+        move |request: &mut Request<'_>| readers.answer(request, |reader, request| reader.answer(request))
     };
     let router = metrics::add_to(router, services, live, options.dropped_log_lines);
     let readiness = Readiness::new(&router, services);
     let router = health::add_to(router, readiness);
     let router = add_pages(router, options, live, hub);
-    let router = router
-        .healthz("/healthz")
-        .websocket(
+    let router = router.healthz("/healthz");
+    let router = match options.has_pages {
+        true => router.websocket(
             "/echo",
             route(options, raw::NAME, move |request| echo_live.config().admit(request, || Ok(EchoHandler))),
-        )
+        ),
+        false => router,
+    };
+    let router = router
         .websocket(
             "/topics/{name}",
             route(options, raw::NAME, move |request| {
@@ -79,7 +83,8 @@ pub(crate) fn add_to(
         .get("/topics", messages())
         .get("/topics/{name}", messages())
         .post("/topics/{name}", move |request| {
-            api::topics::publish(&publishing, request).unwrap_or_else(|denied| denied.response().into())
+            let answer = api::topics::publish(&publishing, request);
+            answer.unwrap_or_else(|denied| reject(&publishing.live, request, &denied))
         });
     let router = add_requests(router.decode_bodies(), live);
     let router = add_keys(router, live, hub, store, readers.clone());
@@ -92,8 +97,11 @@ pub(crate) fn add_to(
 #[cfg(feature = "pages")]
 fn add_pages(router: Router, options: &RouteOptions, live: &ConfigHandle, hub: &Arc<HubTopics>) -> Router {
     let (live, hub) = (live.clone(), Arc::clone(hub));
-    let router = if options.has_pages { crate::pages::add_to(router) } else { router };
-    router.websocket(
+    let router = crate::pages::add_client_to(router);
+    if !options.has_pages {
+        return router;
+    }
+    crate::pages::add_to(router).websocket(
         "/dashboard/feed",
         route(options, raw::NAME, move |request| {
             let (config, hub) = (live.config(), Arc::clone(&hub));
@@ -143,16 +151,36 @@ impl Readers {
     }
 
     /// Answers a request by a reader of its own.
-    fn answer(&self, answer: impl FnOnce(TopicsReader<'_>) -> Result<Answer, Denied>) -> Answer {
-        answer(TopicsReader {
+    fn answer(
+        &self,
+        request: &Request<'_>,
+        answer: impl FnOnce(TopicsReader<'_>, &Request<'_>) -> Result<Answer, Denied>,
+    ) -> Answer {
+        let reader = TopicsReader {
             live: &self.live,
             hub: &self.hub,
             streams: JsonStreams::new(self.store.clone(), None),
             config: &self.config,
             max_message: self.max_message,
-        })
-        .unwrap_or_else(|denied| denied.response().into())
+        };
+        answer(reader, request).unwrap_or_else(|denied| reject(&self.live, request, &denied))
     }
+}
+
+/// Answers a plain request that the client's rights do not cover. Invalid tokens are observed where they are read.
+fn reject(live: &ConfigHandle, request: &Request<'_>, denied: &Denied) -> Answer {
+    if denied.lacks_right() {
+        live.config().rejections().activity().observe(|| Activity {
+            kind: ActivityKind::Reject,
+            path: request.head().path(),
+            address: Some(request.client().to_canonical()),
+            op: Some(request.head().method()),
+            code: Some(denied.status),
+            reason: Some(&denied.problem),
+            ..Activity::default()
+        });
+    }
+    denied.response().into()
 }
 
 /// Adds the member and call routes.
@@ -160,10 +188,12 @@ fn add_requests(router: Router, live: &ConfigHandle) -> Router {
     let (members_live, rpc_live) = (live.clone(), live.clone());
     router
         .get("/topics/{name}/members", move |request| {
-            api::members::list(&members_live, request).unwrap_or_else(|denied| denied.response().into())
+            let answer = api::members::list(&members_live, request);
+            answer.unwrap_or_else(|denied| reject(&members_live, request, &denied))
         })
         .post("/rpc/{method}", move |request| {
-            api::rpc::call(&rpc_live, request).unwrap_or_else(|denied| denied.response().into())
+            let answer = api::rpc::call(&rpc_live, request);
+            answer.unwrap_or_else(|denied| reject(&rpc_live, request, &denied))
         })
 }
 
@@ -185,13 +215,14 @@ fn add_keys(
     let answer = |execute: Execute| {
         let keys = keys.clone();
         move |request: &mut Request<'_>| {
-            execute(&keys, request).unwrap_or_else(|denied| denied.response().into())
+            let answer = execute(&keys, request);
+            answer.unwrap_or_else(|denied| reject(&keys.live, request, &denied))
         }
     };
     let page = answer(api::keys::list);
     router
         .get("/topics/{name}/keys", move |request| match KeysFormat::from_request(request) {
-            Some(format) => readers.answer(|reader| reader.answer_keys(request, format)),
+            Some(format) => readers.answer(request, |reader, request| reader.answer_keys(request, format)),
             None => page(request),
         })
         .get("/topics/{name}/keys/{key}", answer(api::keys::get))
@@ -248,7 +279,7 @@ fn add_records(
             api::streams::info(&info_live.config(), info_store.as_ref(), request)
         })
         .get("/streams/{name}/records", move |request| match request.query("follow") {
-            Some("true") => readers.answer(|reader| reader.answer_records(request)),
+            Some("true") => readers.answer(request, |reader, request| reader.answer_records(request)),
             None | Some("false") => {
                 api::streams::fetch_records(&records_live.config(), records_store.as_ref(), request)
             }

@@ -18,6 +18,8 @@ pub(crate) struct HubRules {
     pub(crate) histories: PatternSet,
     /// The durable topics.
     pub(crate) durable: PatternSet,
+    /// The namespaces, with all histories and durable topics.
+    pub(crate) namespaces: Vec<Namespace>,
 }
 
 impl HubRules {
@@ -56,7 +58,7 @@ impl HubRules {
         for at in 0..list.len() {
             add_rules(encodings, &list, at, &durable, &mut rules);
         }
-        Ok(Self { rules, histories, durable })
+        Ok(Self { rules, histories, durable, namespaces: list })
     }
 }
 

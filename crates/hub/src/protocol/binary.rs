@@ -306,7 +306,7 @@ impl Handler for BinaryClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        for change in self.session.execute_commands(cx) {
+        for change in self.session.execute_commands(None, cx) {
             if self.session.change_rights(&change, cx) {
                 self.announce_rights(0, cx);
             }

@@ -14,7 +14,6 @@ mod reply;
 pub(crate) mod streams;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -34,7 +33,7 @@ use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem
 use self::reply::{OpReply, send_json};
 use self::streams::JsonStreams;
 use crate::access::auth::{Action, Rights};
-use crate::activity::{Activity, ActivityKind};
+use crate::activity::ActivityKind;
 use crate::admission::HandshakeRejection;
 use crate::closing::{TOKEN_EXPIRED, close};
 use crate::connections::ConnectionPath;
@@ -141,17 +140,6 @@ impl JsonClient {
         }
     }
 
-    /// Adds the token's lifetime, and whether the cluster's broker is unreachable.
-    fn add_state(&self, welcome: &mut Value) {
-        if let Some(left) = self.session.rights().expires_in() {
-            welcome["expires_in"] = json!(left);
-        }
-        if self.session.hub().is_isolated() {
-            welcome["cluster"] = json!(false);
-            self.session.hub().connections().has_isolated.store(true, Ordering::Release);
-        }
-    }
-
     /// Executes a request; returns the acknowledgement's fields besides the id.
     fn execute(
         &mut self,
@@ -217,14 +205,9 @@ impl JsonClient {
     fn join(&mut self, topic: &str, member: MemberFields, cx: &mut Context<'_>) -> Result<(), Problem> {
         let member = self.named(topic, member);
         let is_subscribed = self.subscriptions.iter().any(|known| known.topic == topic);
-        let subscriptions = self.subscriptions.len();
-        self.joined.join(topic, member, is_subscribed, subscriptions, self.session.rights(), cx)?;
-        self.session.observe(|| Activity {
-            kind: ActivityKind::Join,
-            topic: Some(topic),
-            member: self.joined.member(topic),
-            ..Activity::default()
-        });
+        let (subscriptions, rights) = (self.subscriptions.len(), self.session.rights());
+        self.joined.join(topic, member, is_subscribed, subscriptions, rights, cx)?;
+        self.observe_join(topic);
         Ok(())
     }
 
@@ -299,21 +282,15 @@ impl JsonClient {
         read: Result<ClientMessage<'_>, (Option<Value>, Problem)>,
         cx: &mut Context<'_>,
     ) {
+        let observed = self.observed_op(&read);
         let (id, result) = match read {
             Ok(ClientMessage { id, op }) => {
-                let is_observed = self.session.hub().activity().is_observed();
-                let observed = is_observed.then(|| (op.name(), op.topic().map(str::to_owned)));
                 let result = self.execute(op, &id, cx);
-                if let (Err(problem), Some((name, topic))) = (&result, observed) {
-                    self.session.observe_rejection(name, topic.as_deref(), problem.code, &problem.text);
-                }
                 (id, result)
             }
-            Err((id, problem)) => {
-                self.session.observe_rejection("", None, problem.code, &problem.text);
-                (id, Err(problem))
-            }
+            Err((id, problem)) => (id, Err(problem)),
         };
+        self.observe_failure(observed, &result);
         let (result, ended) = match result {
             Ok(OpReply::Renewed(ack, ended)) => (Ok(OpReply::Ack(ack)), ended),
             result => (result, Vec::new()),

@@ -196,7 +196,8 @@ impl Handler for TopicClient {
     }
 
     fn woken(&mut self, cx: &mut Context<'_>) {
-        for change in self.session.execute_commands(cx) {
+        let topic = self.joined.then_some(&*self.topic);
+        for change in self.session.execute_commands(topic, cx) {
             if self.session.change_rights(&change, cx)
                 && self.joined
                 && let Err(denied) = self.session.may(Action::Subscribe, &self.topic)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hyper::header::{HeaderName, HeaderValue};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sinews_server::{CloseCode, Closed, Context, KeyWrite};
 
 use super::client_message;
@@ -214,15 +214,24 @@ impl<R> ClientSession<R> {
         self.connection.as_ref().map_or_else(Vec::new, RegisteredConnection::take_commands)
     }
 
-    /// Executes the commands for a client without the `/ws` protocol: it has no further subscriptions. Returns the
-    /// changes to its rights.
-    pub(crate) fn execute_commands(&self, cx: &mut Context<'_>) -> Vec<Arc<RightsChange>> {
+    /// Executes the commands for a client without the `/ws` protocol: it has this subscription and no further ones.
+    /// Returns the changes to its rights.
+    pub(crate) fn execute_commands(
+        &self,
+        topic: Option<&str>,
+        cx: &mut Context<'_>,
+    ) -> Vec<Arc<RightsChange>> {
         let mut changes = Vec::new();
         for command in self.take_commands() {
             match command {
                 ConnectionCommand::Close { code, reason } => close(cx, code, &reason),
                 ConnectionCommand::ReportCluster { .. } | ConnectionCommand::ReportRejected(_) => {}
                 ConnectionCommand::Refresh(change) => changes.push(change),
+                ConnectionCommand::Describe { reply } => {
+                    let subscriptions: Vec<Value> =
+                        topic.iter().map(|topic| json!({ "topic": topic })).collect();
+                    let _ = reply.send(json!({ "subscriptions": subscriptions }));
+                }
                 ConnectionCommand::Subscribe { reply, .. } | ConnectionCommand::Unsubscribe { reply, .. } => {
                     let path = self.path().map_or("", ConnectionPath::as_str);
                     let text = format!("a connection at {path} has no further subscriptions");

@@ -649,6 +649,12 @@ fn api_lists_and_disconnects_on_all_nodes() {
             after = format!("&after={next}");
         }
         assert_eq!(paged, ids);
+        // A connection is described by the node that has it.
+        for (node, id) in nodes.iter().flat_map(|node| ids.iter().map(move |id| (node, id))) {
+            let described = node.api(&format!("GET /api/v1/connections/{id}"), &Value::Null);
+            assert_eq!(described["connection"], **id, "{described}");
+            assert_eq!(described["subscriptions"].as_array().unwrap().len(), 1, "{described}");
+        }
         for id in &ids {
             let closed = nodes[0].api("POST /api/v1/disconnect", &json!({ "connection": id }));
             assert_eq!(closed, json!({ "connections": 1 }));

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest;
 use serde_json::json;
 use sinews_server::{Request, TopicPattern};
 use subtle::ConstantTimeEq as _;
 
 use crate::access::auth::keys::read_text;
-use crate::access::auth::{bearer_of, same_credential};
+use crate::access::auth::{bearer_of, offered, same_credential};
 use crate::error::HubError;
 use crate::model::brief::brief;
 use crate::model::check_pattern;
@@ -255,20 +257,48 @@ impl ApiKeys {
     /// # Errors
     /// The request has no key for this server.
     pub(crate) fn rights(&self, request: &Request<'_>) -> Result<Arc<ApiRights>, Problem> {
-        let presented = key_of(request)?;
-        self.find(presented).ok_or_else(|| problem(401, "the key of the request is not a key of this server"))
+        let presented = ApiCredential::from_request(request)?;
+        let known = self.rights_of(&presented);
+        known.ok_or_else(|| problem(401, "the key of the request is not a key of this server"))
     }
 
-    /// Compares with all keys, each in constant time.
-    fn find(&self, presented: &str) -> Option<Arc<ApiRights>> {
-        let hash = hash_of(presented);
+    /// Returns the rights of a key, which is compared with all keys, each in constant time.
+    pub(crate) fn rights_of(&self, presented: &ApiCredential) -> Option<Arc<ApiRights>> {
         let mut found = None;
         for key in &self.keys {
-            if key.hash.ct_eq(hash.as_ref()).into() {
+            if key.hash.ct_eq(presented.0.as_ref()).into() {
                 found = Some(&key.rights);
             }
         }
         found.cloned()
+    }
+}
+
+/// Prefix of the subprotocol in which a browser passes an API key.
+const KEY_PROTOCOL: &str = "sinews.key.";
+
+/// A key that a client has presented, as its hash.
+pub(crate) struct ApiCredential(digest::Digest);
+
+impl ApiCredential {
+    /// Returns a request's key.
+    ///
+    /// # Errors
+    /// The request has none, or two.
+    pub(crate) fn from_request(request: &Request<'_>) -> Result<Self, Problem> {
+        key_of(request).map(Self::new)
+    }
+
+    /// Returns the key in the subprotocols of a browser's WebSocket: `sinews.key.` and the key in base64url, since a
+    /// key may have characters that no subprotocol has.
+    pub(crate) fn from_subprotocols(request: &Request<'_>) -> Option<Self> {
+        let key = offered(request, KEY_PROTOCOL).next()?;
+        let key = String::from_utf8(URL_SAFE_NO_PAD.decode(key).ok()?).ok()?;
+        Some(Self::new(&key))
+    }
+
+    fn new(key: &str) -> Self {
+        Self(hash_of(key))
     }
 }
 
@@ -314,7 +344,8 @@ mod tests {
         let hash: String = hash_of(&other).as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
         let lines = format!("# comment\n\n a {KEY}  publish:chat.>,news read\nb sha256:{hash} admin\r\n");
         let keys = keys(&lines).unwrap();
-        let rights = keys.find(KEY).unwrap();
+        let find = |key: &str| keys.rights_of(&ApiCredential::new(key));
+        let rights = find(KEY).unwrap();
         assert!(rights.covers(ApiRight::Publish, "chat.a") && rights.covers(ApiRight::Publish, "news"));
         assert!(!rights.covers(ApiRight::Publish, "news.a") && !rights.covers(ApiRight::Publish, ">"));
         assert!(rights.covers(ApiRight::Read, ">") && !rights.covers(ApiRight::Keys, "chat.a"));
@@ -322,9 +353,9 @@ mod tests {
         assert_eq!(rights.check(ApiRight::Admin).unwrap_err().text, "the key a has no right admin");
         let denied = rights.may(ApiRight::Publish, "news.a").unwrap_err();
         assert_eq!((denied.code, &*denied.text), (403, "the key a has no right publish for news.a"));
-        let rights = keys.find(&other).unwrap();
+        let rights = find(&other).unwrap();
         assert!(rights.covers(ApiRight::Publish, ">") && rights.check(ApiRight::Admin).is_ok());
-        assert!(keys.find(&KEY[1..]).is_none() && keys.find("").is_none() && keys.find(&hash).is_none());
+        assert!(find(&KEY[1..]).is_none() && find("").is_none() && find(&hash).is_none());
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl KeyPattern {
         Ok(Self { topic: parse(replace(topic)?)?, key: parse(replace(key)?)? })
     }
 
+    /// Returns the text of a claim.
+    pub(super) fn text(&self) -> String {
+        format!("{}/{}", self.topic.as_str(), self.key.as_str())
+    }
+
     pub(super) fn covers(&self, topic: &str, key: &str) -> bool {
         let covers = |granted: &TopicPattern<'_>, name| {
             TopicPattern::parse(name).is_ok_and(|requested| granted.covers(&requested))

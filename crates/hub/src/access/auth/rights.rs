@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sinews_server::{KeyWrite, Refusal, Response, TopicPattern};
 
 use crate::access::auth::fault::TokenFault;
@@ -125,6 +125,34 @@ impl Rights {
     /// Returns the time at which the token was issued (`iat`), in seconds since 1970.
     pub(crate) fn issued_at(&self) -> Option<f64> {
         self.grant.as_ref()?.issued_at
+    }
+
+    /// Describes the claims for the HTTP API; `None`: all rights, without a token.
+    pub(crate) fn describe(&self) -> Option<Value> {
+        let grant = self.grant.as_deref()?;
+        let patterns = |list: &[TopicPattern<'_>]| -> Value {
+            list.iter().map(|pattern| json!(pattern.as_str())).collect()
+        };
+        let mut claims = json!({
+            "publish": patterns(&grant.publish),
+            "subscribe": patterns(&grant.subscribe),
+            "delete": patterns(&grant.delete),
+            "keys": grant.keys.iter().map(KeyPattern::text).collect::<Vec<_>>(),
+            "topics": &grant.topics,
+        });
+        let texts = [("sub", &grant.subject), ("app", &grant.app), ("jti", &grant.token_id)];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                claims[name] = json!(text);
+            }
+        }
+        if let Some(issued) = grant.issued_at {
+            claims["iat"] = json!(issued);
+        }
+        if let Some(left) = self.expires_in() {
+            claims["expires_in"] = json!(left);
+        }
+        Some(claims)
     }
 
     /// Returns the client's address.
@@ -478,7 +506,7 @@ impl Denied {
     }
 
     /// The right that a token would have to grant, as JSON.
-    pub(crate) fn needs(&self) -> serde_json::Value {
+    pub(crate) fn needs(&self) -> Value {
         self.needs.as_ref().map_or_else(|| json!({}), |(right, name)| json!({ *right: [name] }))
     }
 

@@ -126,6 +126,11 @@ impl NamespaceTable {
         (has_hooks || !namespaces.is_empty()).then(|| Arc::new(Self { list, id, users, hooks }))
     }
 
+    /// The namespaces, the most specific first.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.list.iter().map(|(_, namespace)| namespace)
+    }
+
     pub(super) fn id(&self) -> u64 {
         self.id
     }

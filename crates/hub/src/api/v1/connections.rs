@@ -163,6 +163,31 @@ fn list_slow(context: &Arc<ApiContext>, user: Option<String>, limit: usize) -> E
     }))
 }
 
+/// `GET /connections/{connection}`, on the node that has it.
+pub(super) fn get(context: &Arc<ApiContext>, _: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let id = request.param("connection").filter(|id| ConnectionId::parse(id).is_some());
+    let id = id.ok_or_else(|| problem(code::MALFORMED, "no id of a connection"))?.into_owned();
+    let missing = || problem(code::NO_STREAM, "no such connection is open");
+    if let Some(described) = context.hub.connections().describe(&id) {
+        return Ok(Answer::later(async move {
+            described.await.map_or_else(|| failure(&missing()), |described| success(&described))
+        }));
+    }
+    let cluster = context.cluster.as_ref().ok_or_else(missing)?;
+    let others = cluster.request(&NodeCommand::Connection { connection: id });
+    Ok(Answer::later(async move {
+        let NodeResults { results, missing: nodes, .. } = others.await;
+        match results.into_iter().find(Value::is_object) {
+            Some(described) => success(&described),
+            None if nodes.is_empty() => failure(&missing()),
+            None => {
+                let text = format!("these nodes have not answered: {}", nodes.join(", "));
+                failure(&problem(code::STORE, text))
+            }
+        }
+    }))
+}
+
 /// `POST /subscribe`, on all nodes.
 pub(super) fn subscribe(
     context: &Arc<ApiContext>,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use sinews_server::Response;
 
 use super::context::Executed;
-use super::operation::{Operation, Parameter};
+use super::operation::{Operation, OperationHandler, Parameter};
 use super::table::OPERATIONS;
 use crate::model::schema::{Field, Schema};
 
@@ -63,6 +63,10 @@ fn error_schema() -> Value {
 }
 
 fn described(operation: &Operation) -> Value {
+    let media_type = match operation.execute {
+        OperationHandler::Events(_) => "text/event-stream",
+        OperationHandler::Open(_) | OperationHandler::WithRights(_) => "application/json",
+    };
     let mut described = json!({
         "operationId": operation.name,
         "summary": operation.summary,
@@ -70,7 +74,7 @@ fn described(operation: &Operation) -> Value {
         "responses": {
             "200": {
                 "description": "Done",
-                "content": { "application/json": { "schema": schema(operation.answer) } },
+                "content": { media_type: { "schema": schema(operation.answer) } },
             },
             "default": {
                 "description": "The request failed",

@@ -29,6 +29,8 @@ pub(super) struct Operation {
 pub(super) enum OperationHandler {
     Open(fn() -> Executed),
     WithRights(fn(&Arc<ApiContext>, &ApiRights, &mut Request<'_>) -> Executed),
+    /// The same; the answer is a stream of events, each of them as the operation's answer.
+    Events(fn(&Arc<ApiContext>, &ApiRights, &mut Request<'_>) -> Executed),
 }
 
 /// A parameter of the path, the query or the head.
@@ -74,8 +76,12 @@ impl Operation {
     ) -> Executed {
         match (&self.execute, rights) {
             (OperationHandler::Open(execute), _) => execute(),
-            (OperationHandler::WithRights(execute), Some(rights)) => execute(context, rights, request),
-            (OperationHandler::WithRights(_), None) => Err(crate::access::auth::ApiKeys::disabled()),
+            (OperationHandler::WithRights(execute) | OperationHandler::Events(execute), Some(rights)) => {
+                execute(context, rights, request)
+            }
+            (OperationHandler::WithRights(_) | OperationHandler::Events(_), None) => {
+                Err(crate::access::auth::ApiKeys::disabled())
+            }
         }
     }
 }

@@ -14,6 +14,8 @@ pub(super) const IF_NONE_MATCH: Parameter =
 pub(super) const IDEMPOTENCY_KEY: Parameter =
     in_head("Idempotency-Key", "A second write of the key with the same value changes nothing");
 
+pub(super) const CONNECTION: Parameter = in_path("connection", "Id of the connection", "a1b2c3-1");
+
 pub(super) const STREAM_NAME: Parameter = in_path("stream", "Name of the stream", "orders");
 pub(super) const GROUP_NAME: Parameter = in_path("group", "Name of the consumer group", "billing");
 

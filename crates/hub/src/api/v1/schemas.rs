@@ -106,6 +106,105 @@ pub(super) const HISTORY_MESSAGE: Schema = Schema::Object(&[
     optional("b64", Schema::Text, "Content as bytes in base64"),
 ]);
 
+/// What a client does, in the live view.
+pub(super) const ACTIVITY: Schema = Schema::Object(&[
+    required(
+        "kind",
+        Schema::Text,
+        "`start` first; connect, close, subscribe, unsubscribe, subscribe_keys, unsubscribe_keys, publish, set, delete, \
+         join, leave or reject; `omitted` each second if there was more than the rate",
+    ),
+    optional("at", Schema::Integer, "Time in milliseconds since 1970"),
+    optional(
+        "path",
+        Schema::Text,
+        "Route of the client; `backend` for the HTTP API and the embedding program",
+    ),
+    optional("connection", Schema::Text, "Id of the connection"),
+    optional("user", Schema::Text, "User: the `sub` of the token"),
+    optional("address", Schema::Text, "Address of the client"),
+    optional("topic", Schema::Text, "Topic or pattern"),
+    optional("key", Schema::Text, "Key of the topic"),
+    optional("member", Schema::Text, "Id of the member"),
+    optional("bytes", Schema::Integer, "Size of the message or value"),
+    optional("json", Schema::Text, "Beginning of the message or value, as JSON text"),
+    optional("text", Schema::Text, "Beginning of a message that is text"),
+    optional("b64", Schema::Text, "Beginning of a binary message, in base64"),
+    optional("cut", Schema::Boolean, "The message or value has more bytes"),
+    optional("op", Schema::Text, "Rejected operation, or the reason of a rejected handshake"),
+    optional("code", Schema::Integer, "Close code, or the status of the rejection"),
+    optional("reason", Schema::Text, "Reason of the rejection"),
+    optional("counts", Schema::Any, "With `omitted`: the numbers of actions that were left out, by kind"),
+    optional("node", Schema::Text, "With `start`: the node, whose clients the view shows"),
+    optional("nodes", Schema::Integer, "With `start`: the number of nodes"),
+    optional("rate", Schema::Integer, "With `start`: actions of one kind in a second; of more, a sample"),
+    optional("preview", Schema::Integer, "With `start`: bytes of a message that the view contains"),
+]);
+
+/// A connection in a list.
+const LISTED_CONNECTION: Schema = Schema::Object(CONNECTION_FIELDS);
+
+pub(super) const CONNECTIONS: Schema = Schema::List(&LISTED_CONNECTION);
+
+const CONNECTION_FIELDS: &[Field] = &[
+    required("connection", Schema::Text, "Id of the connection"),
+    required("path", Schema::Text, "Route of the connection"),
+    required("opened", Schema::Integer, "Time of opening in milliseconds since 1970"),
+    required("queued", Schema::Integer, "Bytes that wait for a slow client; 0 if they are fewer than 16 KiB"),
+    optional("user", Schema::Text, "User: the `sub` of the token"),
+    optional("address", Schema::Text, "Address of the client"),
+];
+
+/// One connection.
+pub(super) const CONNECTION_DETAILS: Schema = Schema::Extended(
+    &LISTED_CONNECTION,
+    &[
+        optional("claims", Schema::Any, "Rights of the token or of a hook's claims; null: all rights"),
+        optional(
+            "subscriptions",
+            Schema::List(&Schema::Object(&[
+                required("topic", Schema::Text, "Topic or pattern"),
+                optional("presence", Schema::Boolean, "The client follows the presence of the topic"),
+                optional("keys", Schema::Boolean, "The subscription is one to the keys of the topic"),
+                optional("by_server", Schema::Boolean, "The backend has subscribed the client"),
+            ])),
+            "Subscriptions of the client",
+        ),
+        optional(
+            "joined",
+            Schema::List(&Schema::Object(&[
+                required("topic", Schema::Text, "The topic"),
+                required("id", Schema::Text, "Id of the member"),
+            ])),
+            "Topics in which the client is a member",
+        ),
+    ],
+);
+
+/// The options of a topic.
+pub(super) const TOPIC_OPTIONS: Schema = Schema::Object(&[
+    required("topic", Schema::Text, "The topic"),
+    required("namespaces", Schema::List(&Schema::Text), "Namespaces of the topic, the most specific first"),
+    required("publish", Schema::Text, "Clients that may publish: anonymous, authenticated, token or nobody"),
+    required("subscribe", Schema::Text, "Clients that may subscribe"),
+    required("write_keys", Schema::Text, "Clients that may write keys"),
+    required("keyed", Schema::Boolean, "Clients may use keys"),
+    required("presence", Schema::Boolean, "Clients may join and see presence"),
+    required("hooks", Schema::List(&Schema::Text), "Hooks that decide: subscribe, publish, rpc"),
+    optional("history", Schema::Integer, "Messages that are retained"),
+    optional("history_age", Schema::Integer, "Milliseconds for which they are retained"),
+    optional("durable", Schema::Boolean, "Messages are stored in a stream"),
+    optional("durable_keys", Schema::Boolean, "Keys are stored in a stream"),
+    optional("key_interval", Schema::Integer, "Milliseconds between two updates of keys"),
+    optional("key_ttl", Schema::Integer, "Milliseconds until a key expires"),
+    optional("max_keys", Schema::Integer, "Maximum number of keys"),
+    optional("max_message", Schema::Integer, "Maximum bytes of a message"),
+    optional("publishes_per_second", Schema::Integer, "Rate of a connection's publications"),
+    optional("user_publishes_per_second", Schema::Integer, "Rate of a user's publications"),
+    optional("subscribes_per_second", Schema::Integer, "Rate of a connection's subscriptions"),
+    optional("calls_per_second", Schema::Integer, "Rate of a connection's calls"),
+]);
+
 /// A stream with its configuration.
 pub(super) const STREAM_INFO: Schema = Schema::Extended(
     &ListedStream::SCHEMA,

@@ -4,16 +4,18 @@ use super::connections::{self, DisconnectBody, RefreshBody, RevokeBody, Subscrib
 use super::keys::{self, WritesBody};
 use super::operation::{Operation, OperationHandler, RequestBody, in_query};
 use super::parameters::{
-    AFTER, GROUP_NAME, GROUPS_PAGE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME, TOPIC, limit,
+    AFTER, CONNECTION, GROUP_NAME, GROUPS_PAGE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH, KEY, STREAM_NAME,
+    TOPIC, limit,
 };
 use super::publish::{self, BatchBody, BroadcastBody, PublishBody};
 use super::schemas::{
-    BROADCAST_RESULTS, COMMANDED, HISTORY_MESSAGE, KEY_FIELDS, KEY_WRITTEN, KEYS_WRITTEN, MISSING, NEXT,
-    NODE, OFFSETS_SET, RESULT, RESULTS, STREAM_GROUPS_LISTED, STREAM_INFO,
+    ACTIVITY, BROADCAST_RESULTS, COMMANDED, CONNECTION_DETAILS, CONNECTIONS, HISTORY_MESSAGE, KEY_FIELDS,
+    KEY_WRITTEN, KEYS_WRITTEN, MISSING, NEXT, NODE, OFFSETS_SET, RESULT, RESULTS, STREAM_GROUPS_LISTED,
+    STREAM_INFO, TOPIC_OPTIONS,
 };
 use super::streams::{self, OffsetBody, StreamBody};
 use super::topics::{self, KeyBody};
-use super::{openapi, server};
+use super::{activity, openapi, server};
 use crate::access::auth::ApiRight;
 use crate::model::schema::{Described as _, Schema, optional, required};
 use crate::streams::json::ListedStream;
@@ -100,6 +102,17 @@ pub(super) static OPERATIONS: &[Operation] = &[
             MISSING,
         ]),
         execute: OperationHandler::WithRights(topics::list),
+    },
+    Operation {
+        method: "GET",
+        path: "/topics/{topic}",
+        name: "getTopic",
+        summary: "Options of a topic: who may do what, what is retained, and limits",
+        right: Some(ApiRight::Read),
+        parameters: &[TOPIC],
+        body: None,
+        answer: &TOPIC_OPTIONS,
+        execute: OperationHandler::WithRights(topics::options),
     },
     Operation {
         method: "GET",
@@ -255,27 +268,39 @@ pub(super) static OPERATIONS: &[Operation] = &[
             limit("Connections of a page, at most 1,000, which is the default"),
         ],
         body: None,
-        answer: &Schema::Object(&[
-            required(
-                "connections",
-                Schema::List(&Schema::Object(&[
-                    required("connection", Schema::Text, "Id of the connection"),
-                    required("path", Schema::Text, "Route of the connection"),
-                    required("opened", Schema::Integer, "Time of opening in milliseconds since 1970"),
-                    required(
-                        "queued",
-                        Schema::Integer,
-                        "Bytes that wait for a slow client; 0 if they are fewer than 16 KiB",
-                    ),
-                    optional("user", Schema::Text, "User: the `sub` of the token"),
-                    optional("address", Schema::Text, "Address of the client"),
-                ])),
-                "The connections",
-            ),
-            NEXT,
-            MISSING,
-        ]),
+        answer: &Schema::Object(&[required("connections", CONNECTIONS, "The connections"), NEXT, MISSING]),
         execute: OperationHandler::WithRights(connections::list),
+    },
+    Operation {
+        method: "GET",
+        path: "/connections/{connection}",
+        name: "getConnection",
+        summary: "A connection with its claims, without the token, and its subscriptions",
+        right: Some(ApiRight::Disconnect),
+        parameters: &[CONNECTION],
+        body: None,
+        answer: &CONNECTION_DETAILS,
+        execute: OperationHandler::WithRights(connections::get),
+    },
+    Operation {
+        method: "GET",
+        path: "/activity",
+        name: "watchActivity",
+        summary: "What clients of this node do, as Server-Sent Events; at most 16 requests at a time",
+        right: Some(ApiRight::Admin),
+        parameters: &[
+            in_query(
+                "topic",
+                Schema::Text,
+                "Only actions on this topic, or on topics that match this pattern",
+            ),
+            in_query("user", Schema::Text, "Only actions of this user"),
+            in_query("connection", Schema::Text, "Only actions of this connection"),
+            in_query("kinds", Schema::Text, "Only these kinds of actions, with commas between"),
+        ],
+        body: None,
+        answer: &ACTIVITY,
+        execute: OperationHandler::Events(activity::watch),
     },
     Operation {
         method: "POST",

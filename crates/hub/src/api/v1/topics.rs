@@ -176,6 +176,16 @@ pub(super) fn page(mut answer: Value, next: Option<&str>) -> Value {
     answer
 }
 
+/// `GET /topics/{topic}`: the options in force.
+pub(super) fn options(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
+    let topic = topic_of(request)?;
+    rights.may(ApiRight::Read, &topic)?;
+    let mut fields = context.live.config().describe_topic(&topic);
+    fields.extend(context.hub.describe_topic(&topic));
+    fields.insert("topic".to_owned(), json!(topic));
+    Ok(success(&Value::Object(fields)).into())
+}
+
 /// `GET /topics/{topic}/presence`.
 pub(super) fn presence(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let topic = topic_of(request)?;

@@ -120,7 +120,7 @@ impl Handler for LineClient {
 
     /// Executes the backend's commands. Subscriptions end if changed rights do not cover them.
     fn woken(&mut self, cx: &mut Context<'_>) {
-        for change in self.session.execute_commands(cx) {
+        for change in self.session.execute_commands(None, cx) {
             self.session.change_rights(&change, cx);
         }
         for topic in self.subscriptions.clone() {

@@ -1,6 +1,6 @@
 //! HTTP API commands to the connection.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::members::PresenceDetail;
@@ -30,6 +30,9 @@ impl JsonClient {
                         send_json(cx, &message);
                     }
                 }
+                ConnectionCommand::Describe { reply } => {
+                    let _ = reply.send(self.describe());
+                }
                 ConnectionCommand::Refresh(change) => self.change_rights(&change, cx),
                 ConnectionCommand::Subscribe { topic, reply } => {
                     let _ = reply.send(self.subscribe_by_server(&topic, cx));
@@ -39,6 +42,25 @@ impl JsonClient {
                 }
             }
         }
+    }
+
+    /// Describes the subscriptions and the joined topics for the HTTP API.
+    fn describe(&self) -> Value {
+        let messages = self.subscriptions.iter().map(|known| {
+            let mut described = json!({ "topic": known.topic });
+            if known.presence > PresenceDetail::None {
+                described["presence"] = json!(true);
+            }
+            if known.by_server {
+                described["by_server"] = json!(true);
+            }
+            described
+        });
+        let keys = self.keys.topics().iter().map(|topic| json!({ "topic": topic, "keys": true }));
+        let joined = self.joined.iter().map(|(topic, id)| json!({ "topic": topic, "id": id }));
+        json!({
+            "subscriptions": messages.chain(keys).collect::<Vec<_>>(), "joined": joined.collect::<Vec<_>>(),
+        })
     }
 
     /// Replaces the rights by the backend's. Subscriptions that they do not cover end.

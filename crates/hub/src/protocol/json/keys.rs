@@ -261,6 +261,11 @@ impl ConnectionKeys {
         Some((id, ack))
     }
 
+    /// The topics to whose keys the connection is subscribed.
+    pub(super) fn topics(&self) -> &[String] {
+        self.0.as_ref().map_or(&[], |in_use| &in_use.topics)
+    }
+
     /// The subscription count.
     pub(super) fn subscriptions(&self) -> usize {
         self.0.as_ref().map_or(0, |in_use| in_use.topics.len())

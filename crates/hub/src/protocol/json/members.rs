@@ -136,9 +136,14 @@ impl JoinedTopics {
         if self.contains(topic) { Ok(()) } else { self.check_room(subscriptions) }
     }
 
+    /// The joined topics, with the member's id.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().flat_map(|list| &list.topics).map(|known| (&*known.name, &*known.id))
+    }
+
     /// The id of the member in a topic.
     pub(super) fn member(&self, topic: &str) -> Option<&str> {
-        self.0.as_ref()?.topics.iter().find(|known| *known.name == *topic).map(|known| &*known.id)
+        self.iter().find(|(known, _)| *known == topic).map(|(_, id)| id)
     }
 
     /// Whether the connection has joined a topic.

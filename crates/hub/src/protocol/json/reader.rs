@@ -1,6 +1,7 @@
 //! Subscriptions for clients that send no messages: their response has the protocol's messages.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
@@ -30,6 +31,17 @@ impl JsonClient {
         let mut welcome = json!({ "op": "welcome", "connection": self.session.id() });
         self.add_state(&mut welcome);
         send_json(cx, &welcome);
+    }
+
+    /// Adds the token's lifetime, and whether the cluster's broker is unreachable.
+    pub(super) fn add_state(&self, welcome: &mut Value) {
+        if let Some(left) = self.session.rights().expires_in() {
+            welcome["expires_in"] = json!(left);
+        }
+        if self.session.hub().is_isolated() {
+            welcome["cluster"] = json!(false);
+            self.session.hub().connections().has_isolated.store(true, Ordering::Release);
+        }
     }
 
     /// Prepares for this number of subscriptions of a client that sends no messages.

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::JsonClient;
+use super::incoming::ClientMessage;
+use crate::activity::{Activity, ActivityKind};
 use crate::model::presence::with_members;
 use crate::model::problem::Problem;
 
@@ -36,6 +38,39 @@ impl OpReply {
 }
 
 impl JsonClient {
+    /// Returns what is observed of an operation if it fails: its name, and its topic.
+    pub(super) fn observed_op(
+        &self,
+        read: &Result<ClientMessage<'_>, (Option<Value>, Problem)>,
+    ) -> Option<(&'static str, Option<String>)> {
+        let is_observed = self.session.hub().activity().is_observed();
+        is_observed.then(|| match read {
+            Ok(ClientMessage { op, .. }) => (op.name(), op.topic().map(str::to_owned)),
+            Err(_) => ("", None),
+        })
+    }
+
+    /// Observes the failure of an operation.
+    pub(super) fn observe_failure(
+        &self,
+        observed: Option<(&'static str, Option<String>)>,
+        result: &Result<OpReply, Problem>,
+    ) {
+        if let (Some((name, topic)), Err(problem)) = (observed, result) {
+            self.session.observe_rejection(name, topic.as_deref(), problem.code, &problem.text);
+        }
+    }
+
+    /// Observes that the client has joined a topic.
+    pub(super) fn observe_join(&self, topic: &str) {
+        self.session.observe(|| Activity {
+            kind: ActivityKind::Join,
+            topic: Some(topic),
+            member: self.joined.member(topic),
+            ..Activity::default()
+        });
+    }
+
     /// Answers a request: an acknowledgement is sent if the request has an id, or to a client that gets all of them.
     pub(super) fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
         let mut members = None;

@@ -1,10 +1,11 @@
 //! Client activity of apps.
 
+use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::client::{PusherClient, PusherConnection};
 use crate::activity::{Activity, ActivityKind};
-use crate::apps::channel::{TopicSpace, topic_of};
+use crate::apps::channel::{PusherTopic, TopicSpace, channel_of_topic, topic_of};
 use crate::apps::live::LiveApp;
 use crate::connections::ConnectionPath;
 use crate::model::is_reserved;
@@ -78,6 +79,25 @@ impl PusherClient {
             Some(channel) => self.observe_channel(connection, channel, cx, describe),
             None => self.observe(Some(connection), cx, describe),
         }
+    }
+}
+
+impl PusherConnection {
+    /// Describes the subscriptions for the HTTP API.
+    pub(super) fn describe(&self, cx: &Context<'_>) -> Value {
+        let space = self.app.options.topic_space();
+        let channels = cx.joined().filter_map(|(presence, member)| match channel_of_topic(presence)? {
+            PusherTopic::Channel { channel, .. } => Some((shown_topic(space, &channel), member)),
+            PusherTopic::User { .. } => None,
+        });
+        let (mut subscriptions, mut joined) = (Vec::new(), Vec::new());
+        for (topic, member) in channels {
+            if let Some(id) = member {
+                joined.push(json!({ "topic": topic, "id": id }));
+            }
+            subscriptions.push(json!({ "topic": topic }));
+        }
+        json!({ "subscriptions": subscriptions, "joined": joined })
     }
 }
 

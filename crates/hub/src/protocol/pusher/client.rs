@@ -323,6 +323,9 @@ impl Handler for PusherClient {
                     let text = reason.to_string();
                     end(&ConnectionRejection { code: code.as_u16(), text }, cx);
                 }
+                ConnectionCommand::Describe { reply } => {
+                    let _ = reply.send(connection.describe(cx));
+                }
                 ConnectionCommand::ReportCluster { .. }
                 | ConnectionCommand::ReportRejected(_)
                 | ConnectionCommand::Refresh(_) => {}
