@@ -90,6 +90,7 @@ fn assemble(settings: &ServeSettings, hub: &Hub, router: Router, tls: Option<&Tl
         .limits(settings.limits.limits())
         .topics(settings.limits.topics());
     let server = settings.listen.apply(hub.configure(settings.stop.apply(server)), tls);
+    let server = settings.admin.apply(server, &settings.listen, tls);
     settings.streams.apply(server, tls, || hub.stream_messages())
 }
 
@@ -253,13 +254,26 @@ fn table(
     ));
     let (http, ws) = if settings.tls.is_on() { ("https", "wss") } else { ("http", "ws") };
     let (addresses, plain) = addresses.split_at(addresses.len() - settings.streams.addresses());
-    for address in addresses {
+    let (public, admin) = addresses.split_at(addresses.len() - settings.admin.addresses().count());
+    for address in public {
         let host = reachable(*address);
+        if settings.pages && !settings.admin.is_apart() {
+            table.push_str(&pages_of(&format!("{http}://{host}"), &format!("{ws}://{host}")));
+        }
         table.push_str(&format!(
-            "\n  start     {http}://{host}/\n  chat      {http}://{host}/chat\n  echo      {ws}://{host}/echo\n  topics    {ws}://{host}/topics/{{name}}\n  \
-             protocol  {ws}://{host}/ws\n  client    {http}://{host}/sinews.js\n  \
-             publish   curl -d hello {http}://{host}/topics/lobby\n  health    {http}://{host}/healthz\n"
+            "\n  topics    {ws}://{host}/topics/{{name}}\n  protocol  {ws}://{host}/ws\n  \
+             client    {http}://{host}/sinews.js\n  publish   curl -d hello {http}://{host}/topics/lobby\n  \
+             health    {http}://{host}/healthz\n"
         ));
+    }
+    for address in admin {
+        let scheme = if settings.admin.tls { http } else { "http" };
+        let origin = format!("{scheme}://{}", reachable(*address));
+        if settings.pages {
+            table.push_str(&pages_of(&origin, &origin.replacen("http", "ws", 1)));
+        }
+        table
+            .push_str(&format!("\n  api       {origin}/api/v1/openapi.json\n  metrics   {origin}/metrics\n"));
     }
     for address in plain {
         table.push_str(&format!("\n  streams   tcp://{}\n", reachable(*address)));
@@ -269,6 +283,13 @@ fn table(
     }
     table.push_str("\n  Ctrl-C stops.\n\n");
     table
+}
+
+/// The lines of the pages at an origin.
+fn pages_of(http: &str, ws: &str) -> String {
+    format!(
+        "\n  start     {http}/\n  chat      {http}/chat\n  console   {http}/console\n  dashboard {http}/dashboard\n  echo      {ws}/echo"
+    )
 }
 
 /// Returns an address that a browser on this machine can open.

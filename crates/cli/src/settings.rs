@@ -2,6 +2,7 @@
 //! overrides defaults. Each key is entered once, with `settings!`, in the file of its table; flags, variables, the
 //! file's keys and the documents follow ([`config`](crate::config)).
 
+pub(crate) mod admin;
 mod api;
 mod auth;
 mod cluster;
@@ -25,6 +26,7 @@ use sinews_quic::QuicSetupError;
 use sinews_server::{Certificates, OriginPolicy};
 use tracing_subscriber::filter::Targets;
 
+use self::admin::AdminSettings;
 use self::api::ApiSettings;
 use self::auth::AuthKeys;
 pub(crate) use self::auth::{AuthSettings, KeySource};
@@ -55,6 +57,7 @@ pub(crate) static TABLES: &Tables = &[
     ServeSettings::TABLE,
     AuthKeys::TABLE,
     ApiSettings::TABLE,
+    AdminSettings::TABLE,
     StreamSettings::TABLE,
     StoreKeys::TABLE,
     ClusterSettings::TABLE,
@@ -117,6 +120,10 @@ settings! {
         /// {history}, a namespace with a history, or durable topics cover follow these options.
         chat_history: MessagesOrOff { default: "100" }
 
+        /// Serve the pages: the start page at `/`, the chat, the console and the dashboard, and `/echo`. `/sinews.js` is
+        /// served in any case.
+        pages: bool { default: "true" }
+
         /// Lowest level to log (error, warn, info, debug, trace, off), or a filter such as `sinews_engine=debug`.
         /// Targets that the filter does not name are logged from info on.
         log: String {
@@ -137,6 +144,7 @@ settings! {
         listen: ListenSettings,
         auth: AuthSettings,
         api: ApiSettings,
+        admin: AdminSettings,
         streams: StreamSettings,
         cluster: ClusterSettings,
         limits: LimitSettings,
@@ -271,7 +279,8 @@ impl ServeSettings {
 
     /// Returns the policy for host names.
     pub(crate) fn host_policy(&self) -> Result<HostRules, String> {
-        HostRules::new(self.hosts.as_deref(), self.listen.addresses(), &self.origin)
+        let addresses = self.listen.addresses().chain(self.admin.addresses());
+        HostRules::new(self.hosts.as_deref(), addresses, &self.origin)
             .map_err(|error| format!("{}: {error}", self.name("hosts")))
     }
 

@@ -71,7 +71,7 @@ impl ServeProcess {
             }
         }
         let address = table.lines().find_map(|line| line.split_once("://")).expect("an address").1;
-        let address = address.trim_end_matches('/').replace("localhost", "127.0.0.1");
+        let address = address.split('/').next().unwrap_or_default().replace("localhost", "127.0.0.1");
         Ok(Self { child, stdout, address: address.parse().expect("an address with the real port"), table })
     }
 }

@@ -7,6 +7,7 @@ use sinews_server::DeflateMode;
 use super::notify::{ServiceState, notify};
 use crate::config::units::Redacted;
 use crate::output;
+use crate::settings::admin::ADMIN_TAG;
 use crate::settings::{AuthSettings, DeflateSetting, KeySource, RejectBrowsers, ServeSettings};
 use crate::version;
 
@@ -42,6 +43,12 @@ pub(super) fn check_hub(settings: &ServeSettings) -> Result<(), String> {
 /// Returns the hub's options that may contradict each other.
 fn hub_builder(settings: &ServeSettings, access: HubConfig) -> Result<HubBuilder, String> {
     let mut builder = Hub::builder().config(access).max_message(settings.max_message);
+    if settings.admin.is_apart() {
+        builder = builder.admin_tag(ADMIN_TAG);
+    }
+    if !settings.pages {
+        builder = builder.without_pages();
+    }
     builder = builder.chat_history(settings.chat_history);
     for history in &settings.history {
         builder = builder.history(&history.pattern, history.messages);

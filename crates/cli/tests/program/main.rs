@@ -19,6 +19,7 @@ mod http3;
 mod jwks;
 mod keys;
 mod limits;
+mod live;
 mod namespaces;
 mod ports;
 mod protocol;

@@ -17,7 +17,8 @@ pub(crate) struct ReferenceSetting {
 
 /// Settings with free text that is no secret: errors may repeat it, but no password of a URL in it. Any other setting with free text
 /// counts as one that may have a secret.
-const PUBLIC: [&str; 27] = [
+const PUBLIC: [&str; 28] = [
+    "admin.listen",
     "auth.audience",
     "auth.issuer",
     "auth.personal_topics",
