@@ -4,6 +4,7 @@ import { delimiter, dirname, join, resolve } from "node:path";
 
 import { FLAGS, launch } from "../../examples/testing/programs.js";
 import { KEY } from "./dashboard.js";
+import { examine } from "./axe.js";
 import { eventually, expect, retry } from "./page.js";
 import { PROGRAM, ROOT, findProgram, run } from "./world.js";
 
@@ -73,6 +74,44 @@ async function consolePage(part) {
     });
   });
   await part.examine("on the console with results", page);
+  const json = (text) => eventually(() => page.locator("#log .json").allTextContents()).toContainEqual(expect.stringContaining(text));
+  await check("the console shows the JSON of a result beside its sentence, also of an error", async () => {
+    await calls.execute("publish", { topic: "lobby", data: "x" }, "published to 0 subscribers");
+    await json('"reached":0');
+    await calls.select("rpc", {});
+    await page.click("#run");
+    await json('"code":');
+  });
+  await check("the console executes the calls of the backend, and their programs work", async (test) => {
+    await page.selectOption("#operation", "publish");
+    await page.click("#run");
+    await page.enter("#key", "a-key-that-the-server-does-not-have");
+    await page.contains("#key-problem", "Rejected");
+    await page.enter("#key", KEY);
+    await expect(page.locator("#key-form")).toBeHidden();
+    await examine(page);
+    await page.click("#run");
+    await calls.logs("POST /api/v1/publish: 200");
+    await json('"subscribers":0');
+    const outputs = { publish: '"topic":"chat.room"', listConnections: '"connections":', setKey: '"key":"anna"', getInfo: '"version":' };
+    for (const [operation, output] of Object.entries(outputs)) {
+      for (const [language, { needs, command: [command, ...parameters] = [] }] of Object.entries(LANGUAGES)) {
+        if (!command || !findProgram(needs)) continue;
+        await page.selectOption("#operation", operation);
+        await retry(async () => {
+          await page.click(`label[for=language-${language}]`);
+          await expect(page.locator(`#language-${language}`)).toBeChecked({ timeout: 500 });
+        });
+        const program = await page.locator("#code").textContent();
+        expect((await run(command, [...parameters, program], calls.options)).stdout, program).toContain(output);
+      }
+    }
+    await page.selectOption("#operation", "watchActivity");
+    await page.click("#run");
+    await calls.logs("start");
+    await page.click("#chips button");
+    await expect(page.locator("#chips li")).toHaveCount(0);
+  });
   await check("arrow keys select a call, Enter executes it", async () => {
     await page.press("#call-subscribe", "ArrowRight");
     await page.shows("#run", "Publish");

@@ -14,7 +14,7 @@ import { Part, findProgram } from "./world.js";
 
 /** The longest ones first. */
 const PARTS = [
-  "prices", "guests", "chat", "console", "client", "streams", "dashboard", "operations", "rooms", "events", "report",
+  "prices", "guests", "chat", "console", "client", "streams", "dashboard", "live", "operations", "rooms", "events", "report",
   "http2",
 ];
 /** The files of those parts that have another name. */

@@ -69,6 +69,12 @@ export class Server {
     const { ok, status } = await fetch(this.url(path), { method: "POST", headers, body: text });
     if (!ok) throw new Error(`POST /${path} is answered with ${status}`);
   }
+  /** Calls the HTTP API with a key. */
+  async api(key, path, body) {
+    const headers = { authorization: `Bearer ${key}` };
+    const { ok, status } = await fetch(this.url(`api/v1/${path}`), { method: "POST", headers, body: JSON.stringify(body) });
+    if (!ok) throw new Error(`POST ${path} is answered with ${status}`);
+  }
 }
 
 /** Starts a NATS server and two nodes with further options. Skips the test, and returns nothing, without NATS. */
