@@ -58,7 +58,7 @@ use self::commands::{CommandMessage, PendingRequests};
 use self::interest::{ALL_NODES, Interest, THIS_NODE};
 use self::log_limit::LogLimits;
 use self::lost_nodes::LostNodes;
-use self::message::{MessageKind, NodeId};
+use self::message::{EncodedPublication, MessageKind, NodeId};
 use self::metrics::ClusterMetrics;
 use self::node::ClusterNode;
 use self::nodes::{Heartbeat, Nodes};
@@ -70,9 +70,8 @@ use self::versions::OtherVersions;
 use crate::access::auth::Revocation;
 use crate::connections::ConnectionCounts;
 use crate::error::{HubError, HubErrorKind};
-use crate::model::MessageContent;
-use crate::model::connection_id::ConnectionId;
 use crate::model::nodes::{OtherNodes, ReportRole, ReportingNodes};
+use crate::model::publication::Publication;
 use crate::topics::stored::StoredTopics;
 use crate::topics::subscribed::TopicObserver;
 
@@ -501,10 +500,10 @@ impl Cluster {
 }
 
 impl OtherNodes for Cluster {
-    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool) {
-        let (kind, payload) = content.parts();
+    fn publish(&self, publication: &Publication<'_, '_>, to_all: bool) {
         let audience = if to_all { Audience::AllNodes } else { Audience::Subscribers };
-        self.outbox.push(topic, audience, kind, &payload, exclude);
+        let encoded = EncodedPublication::new(publication);
+        self.outbox.push(publication.topic, audience, &encoded);
     }
 
     fn request_cached_event(&self, topic: &str, retained: Option<Instant>, time: Duration) -> bool {

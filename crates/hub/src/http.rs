@@ -40,6 +40,19 @@ pub(crate) fn media_type(request: &Request<'_>) -> String {
     kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// Returns the value of a header that is given once at most.
+///
+/// # Errors
+/// There are two, or it is not UTF-8.
+pub(crate) fn single_header<'a>(request: &Request<'a>, name: &str) -> Result<Option<&'a str>, Problem> {
+    let mut values = request.head().header(name);
+    match (values.next().map(std::str::from_utf8), values.next()) {
+        (None, _) => Ok(None),
+        (Some(Ok(value)), None) => Ok(Some(value.trim())),
+        _ => Err(problem(code::MALFORMED, format!("{name} must be given once, as text"))),
+    }
+}
+
 /// The topic that the path names.
 pub(crate) fn topic_of(
     request: &Request<'_>,

@@ -40,6 +40,7 @@ use crate::handover::{Handover, SuccessorCallback};
 use crate::hub::health::Readiness;
 use crate::keys::KeyStore;
 use crate::model::Creator;
+use crate::model::events::{EventDetail, WebhookEventKind};
 use crate::model::presence;
 use crate::node::ServerInfo;
 use crate::options::RouteOptions;
@@ -179,6 +180,7 @@ impl Hub {
             background: background.clone(),
         };
         webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
+        report_start(&topics, has_predecessor, &info, cluster.as_ref());
         let beside = services.clone();
         let hub = Arc::clone(&topics);
         let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
@@ -225,6 +227,24 @@ impl Hub {
 }
 
 /// Starts the durable topics and the durable keys.
+/// Reports a start without the former state in memory: a backend writes keys again.
+fn report_start(
+    topics: &HubTopics,
+    has_predecessor: bool,
+    info: &ServerInfo,
+    cluster: Option<&Arc<Cluster>>,
+) {
+    if has_predecessor {
+        return;
+    }
+    let version: Arc<str> = info.version.as_str().into();
+    tracing::info!(version = &*version, "server_started: keys and histories in memory begin empty");
+    if let Some(events) = topics.events().filter(|events| events.wants(WebhookEventKind::ServerStarted)) {
+        let node = cluster.map(|cluster| Cluster::other_nodes(cluster).id().into());
+        events.emit(EventDetail::ServerStarted { version, node });
+    }
+}
+
 fn start_streams(
     store: &Arc<StreamService>,
     topics: &Arc<HubTopics>,

@@ -7,6 +7,7 @@ mod creator;
 pub(crate) mod encoding;
 pub(crate) mod event;
 pub(crate) mod events;
+pub(crate) mod history;
 mod hook_kind;
 pub(crate) mod json;
 pub(crate) mod json_list;
@@ -19,6 +20,7 @@ pub(crate) mod publication;
 pub(crate) mod schema;
 pub(crate) mod socket_id;
 pub(crate) mod stable_hash;
+pub(crate) mod stamp;
 pub(crate) mod user_id;
 
 pub(crate) use self::content::{MessageContent, push_json};

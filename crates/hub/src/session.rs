@@ -3,4 +3,5 @@
 pub(crate) mod backends;
 pub(crate) mod client_message;
 pub(crate) mod client_session;
+pub(crate) mod publishing;
 pub(crate) mod request_hooks;

@@ -35,6 +35,7 @@ pub(crate) mod options;
 mod pattern_state;
 pub(crate) mod quota;
 pub(crate) mod record_content;
+pub(crate) mod record_stamp;
 pub(crate) mod records_from;
 mod relay_feed;
 pub(crate) mod replies;
@@ -51,5 +52,6 @@ mod temporary;
 mod test_broker;
 #[cfg(test)]
 mod tests;
+pub(crate) mod topic_append;
 pub(crate) mod topic_history;
 mod wake_flag;

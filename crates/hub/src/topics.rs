@@ -12,6 +12,7 @@ mod model_tests;
 mod node_publications;
 mod publish;
 mod publisher;
+pub(crate) mod recent;
 pub(crate) mod shared_keys;
 pub(crate) mod stored;
 mod stored_target;
@@ -30,6 +31,7 @@ use self::handover_role::HandoverRole;
 use self::last_events::TopicLocks;
 use self::node_publications::NodePublications;
 pub(crate) use self::publisher::TopicPublisher;
+use self::recent::RecentPublications;
 use self::shared_keys::SharedKeys;
 use self::stored::StoredTopics;
 use self::subscribed::{PublicNames, SubscribedTopics, TopicObserver};
@@ -59,6 +61,8 @@ pub(crate) struct HubTopics {
     durable: PatternSet,
     /// The namespaces at the start, with all histories and durable topics.
     namespaces: Vec<Namespace>,
+    /// Topics whose messages have a time, or have none; the others have it if they have a history.
+    timestamps: PatternSet,
     /// Orders the publications to topics with a history in all encodings with positions.
     histories_order: TopicLocks,
     /// Orders the publications and the new subscriptions of topics that retain their last event.
@@ -80,6 +84,8 @@ pub(crate) struct HubTopics {
     role: RwLock<HandoverRole>,
     /// Other nodes' publications during a handover.
     node_publications: NodePublications,
+    /// Publications with an idempotency key.
+    recent: Arc<RecentPublications>,
 }
 
 /// Topics that are counted between two reports; further topics are not counted.
@@ -108,6 +114,11 @@ impl HubTopics {
     /// Sets the topics that are stored in streams.
     pub(crate) fn with_durable(self, durable: PatternSet) -> Self {
         Self { durable, ..self }
+    }
+
+    /// Sets the topics whose messages have a time, or have none although they have a history.
+    pub(crate) fn with_timestamps(self, timestamps: PatternSet) -> Self {
+        Self { timestamps, ..self }
     }
 
     /// Sets all client protocols' encodings.
@@ -145,6 +156,11 @@ impl HubTopics {
         self.encodings.iter().any(|registered| registered.encoding.has_sealed(topic, event, seal))
     }
 
+    /// The last publications with an idempotency key.
+    pub(crate) fn recent(&self) -> &Arc<RecentPublications> {
+        &self.recent
+    }
+
     /// The client connections.
     pub(crate) fn connections(&self) -> &Arc<ConnectionRegistry> {
         &self.connections
@@ -176,9 +192,22 @@ impl HubTopics {
         !is_reserved(topic) && self.histories.is_on(topic)
     }
 
+    /// Whether all topics of a pattern have a history.
+    pub(crate) fn all_have_history(&self, pattern: &str) -> bool {
+        self.histories.is_on_throughout(pattern)
+    }
+
     /// Whether a topic is stored in a stream.
     pub(crate) fn is_durable(&self, topic: &str) -> bool {
         !is_reserved(topic) && self.durable.is_on(topic)
+    }
+
+    /// Whether a topic's messages have the time of their publication.
+    pub(crate) fn has_timestamps(&self, topic: &str) -> bool {
+        match self.timestamps.get(topic) {
+            Some(is_on) => is_on && !is_reserved(topic),
+            None => self.has_history(topic) || self.is_durable(topic),
+        }
     }
 
     /// Makes this server a cluster node. The first call sets it.

@@ -19,7 +19,7 @@ mod queue;
 mod reporter;
 mod states;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ const GATHER_TIME: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub(crate) struct Webhooks {
     /// The event kinds that any webhook wants, as bits.
-    wanted: AtomicU8,
+    wanted: AtomicU16,
     receivers: RwLock<Arc<[Arc<WebhookQueue>]>>,
     ids: EventNumbers,
     reporter: Mutex<StateReporter>,

@@ -126,6 +126,12 @@ pub(crate) struct HandoverSender {
     /// The id of the connection that does not receive the publication.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exclude: Option<String>,
+    /// The client that has published, as a JSON object. Absent in earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) verified: Option<String>,
+    /// When it was published, in milliseconds since 1970. Absent in earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<u64>,
 }
 
 /// The last publication from a process in the cluster that the predecessor has delivered to a topic with a history.

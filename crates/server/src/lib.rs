@@ -139,12 +139,12 @@ pub use sinews_proto::{
 pub use sinews_session::{Cause, Closed, Fragment, Payload, Prepared, Sent, Tx};
 pub use tls::{Certificates, InvalidTls, TlsConfig};
 pub use topics::{
-    DropReason, DroppedMessages, HistoryPolicy, InvalidTopic, KeyChange, KeyCondition, KeyError, KeyLog,
-    KeyLogError, KeyPage, KeySnapshot, KeySubscription, KeyWrite, KeyWritten, KeyedConfig, KeyedSnapshot,
-    KeyedUpdate, KeysSubscribed, ListedKeyedTopic, ListedTopic, LoggedChange, Member, MemberPage, OwnChanges,
-    OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError, PresenceInterval,
-    PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate, PublishError,
-    PublishOptions, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage, SlowConsumer,
-    StoredHistory, StoredMessage, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig, TopicCounters,
-    TopicName, TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
+    DropReason, DroppedMessages, HistoryPage, HistoryPolicy, HistoryQuery, InvalidTopic, KeyChange,
+    KeyCondition, KeyError, KeyLog, KeyLogError, KeyPage, KeySnapshot, KeySubscription, KeyWrite, KeyWritten,
+    KeyedConfig, KeyedSnapshot, KeyedUpdate, KeysSubscribed, ListedKeyedTopic, ListedTopic, LoggedChange,
+    Member, MemberPage, OwnChanges, OwnPresence, Position, PresenceChangeList, PresenceCount, PresenceError,
+    PresenceInterval, PresenceMessage, PresencePart, PresenceSnapshot, PresenceTransition, PresenceUpdate,
+    PublishError, PublishOptions, Publisher, RecentKeyWrite, ReplayFrom, ReplicaError, RetainedMessage,
+    SlowConsumer, StoredHistory, StoredMessage, Subscribed, SubscriberId, SubscriptionObserver, TopicConfig,
+    TopicCounters, TopicName, TopicPattern, TopicPresence, TopicRule, TopicSnapshot, Topics, Undelivered,
 };

@@ -36,8 +36,8 @@ pub use self::config::TopicConfig;
 pub use self::counters::TopicCounters;
 pub(crate) use self::directory::Directory;
 pub use self::history::policy::{
-    HistoryPolicy, Position, ReplayFrom, RetainedMessage, StoredHistory, StoredMessage, Subscribed,
-    TopicSnapshot,
+    HistoryPage, HistoryPolicy, HistoryQuery, Position, ReplayFrom, RetainedMessage, StoredHistory,
+    StoredMessage, Subscribed, TopicSnapshot,
 };
 pub use self::index::ListedTopic;
 pub use self::keyed::config::KeyedConfig;

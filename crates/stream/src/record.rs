@@ -51,7 +51,7 @@ pub use batch::{Batch, BatchHeader, BatchIter, iter};
 pub(crate) use batch::{ScanCost, find_sealed, split_batch};
 pub use builder::RecordBuilder;
 pub(crate) use builder::write_tombstone;
-pub use idempotency::{IDEMPOTENCY_PREFIX, idempotency_key};
+pub use idempotency::{IDEMPOTENCY_PREFIX, SENDER_PREFIX, deduplication_id, idempotency_key, sender};
 
 /// Bytes in a batch's header in the log.
 pub const BATCH_HEADER: usize = 40;

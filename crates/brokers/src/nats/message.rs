@@ -6,7 +6,7 @@ use async_nats::{HeaderValue, Message, jetstream};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
 use sinews_stream::broker::LastRecord;
-use sinews_stream::record::{Record, ValueKind};
+use sinews_stream::record::{Record, ValueKind, deduplication_id};
 
 /// Maximum bytes in a message's headers, without its key, and without the id for a record with an idempotency key.
 pub(super) const HEADERS_BYTES: usize = 256;
@@ -25,7 +25,7 @@ pub(super) fn headers(record: &Record<'_>, id: &str) -> HeaderMap {
     headers.insert(ID, id);
     headers.insert(TIME, record.timestamp.to_string());
     if !record.key.is_empty() {
-        headers.insert(KEY, BASE64.encode(record.key));
+        headers.insert(KEY, BASE64.encode(deduplication_id(record.key)));
     }
     match record.kind {
         ValueKind::Text => headers.insert(CONTENT_TYPE, TEXT),

@@ -110,7 +110,9 @@ impl<'a> AppendScript<'a> {
             call.arg(script);
             match append.records.iter().flatten().next().filter(|_| append.is_once) {
                 // One record, by its idempotency key.
-                Some(record) => call.arg(2).arg(&key).arg([key.as_bytes(), b":", record.key].concat()),
+                Some(record) => {
+                    call.arg(2).arg(&key).arg([key.as_bytes(), b":", deduplication_id(record.key)].concat())
+                }
                 None => call.arg(1).arg(&key),
             };
             call.arg(ONCE_WINDOW.as_millis() as u64).arg(self.maxlen).arg(announcement::SIZE_MAX);

@@ -31,6 +31,13 @@ settings! {
         /// Whether the topics are durable, as {streams.durable_topics}. Needs {streams.directory} or {streams.store}.
         durable: Option<bool> { unset: "{streams.durable_topics}", example: "false" }
 
+        /// Whether messages of clients name their sender: `user`, the `sub` of the token or the claims, and `info`, the
+        /// claim of this name. Clients cannot write either.
+        sender: Option<bool> { unset: "false", example: "true", reloads: true }
+
+        /// Whether messages have `at`, the time of their publication in milliseconds since 1970.
+        timestamps: Option<bool> { unset: "true for topics with a history or a stream", example: "true" }
+
         /// Action for slow subscribers: `close` closes the connection with 1008, `drop-newest` and `drop-oldest` drop
         /// messages, `conflate` queues the last message of each topic only. Limit of the queue of one subscriber: 1,024
         /// messages and 1 MiB.
@@ -341,6 +348,8 @@ impl NamespaceSection {
             history => with_history();
             history_age => with_history_age();
             durable => with_durable();
+            sender => with_sender();
+            timestamps => with_timestamps();
             slow_consumer => with_slow_consumer(slow_consumer);
             publish => with_publish(access);
             subscribe => with_subscribe(access);

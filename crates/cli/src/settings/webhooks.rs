@@ -87,6 +87,7 @@ pub(crate) enum WebhookEventSetting {
     MemberLeft,
     ClientMessage,
     ConnectionClosed,
+    ServerStarted,
 }
 
 choice!(WebhookEventSetting);
@@ -100,6 +101,7 @@ impl From<WebhookEventSetting> for WebhookEventKind {
             WebhookEventSetting::MemberLeft => Self::MemberLeft,
             WebhookEventSetting::ClientMessage => Self::ClientMessage,
             WebhookEventSetting::ConnectionClosed => Self::ConnectionClosed,
+            WebhookEventSetting::ServerStarted => Self::ServerStarted,
         }
     }
 }

@@ -30,13 +30,14 @@ fn accepting() -> Application {
     Application::start(|_| AppAnswer::Status(200))
 }
 
-/// Receives events until there are this number of them.
+/// Receives events until there are this number of them, without that of the start.
 fn events(app: &Application, count: usize) -> Vec<Value> {
     let mut all = Vec::new();
     while all.len() < count {
         let request = app.request();
         assert!(is_signed(&request, SECRET), "{request:?}");
-        all.extend(request.json()["events"].as_array().unwrap().iter().cloned());
+        let events = request.json()["events"].as_array().unwrap().clone();
+        all.extend(events.into_iter().filter(|event| event["event"] != "server_started"));
     }
     all
 }
@@ -97,7 +98,7 @@ fn events_of_topics_members_messages_and_connections_are_sent() {
     assert_fields(closed, json!({"connection": connection, "code": 4001, "path": "/ws"}));
     assert_eq!(closed["address"], "127.0.0.1");
     let delivered = "sinews_webhook_events_total{webhook=\"app\",result=\"delivered\"}";
-    wait_for_metric(&server, delivered, "9");
+    wait_for_metric(&server, delivered, "10");
     assert_eq!(server.metric("sinews_webhook_queued_events{webhook=\"app\"}"), "0");
 }
 
@@ -201,6 +202,18 @@ fn rejected_events_are_not_sent_again() {
         assert_eq!((status(&request), &request.json()["lost"]), (expected, &json!(lost)));
     }
     wait_for_metric(&server, "sinews_webhook_events_total{webhook=\"app\",result=\"failed\"}", "3");
+}
+
+#[test]
+fn start_is_reported_once() {
+    let app = accepting();
+    let server = serve(&webhook("app", &app, "events = [\"server_started\", \"client_message\"]"));
+    let started = app.request().json()["events"].clone();
+    assert_fields(&started[0], json!({"event": "server_started", "version": env!("CARGO_PKG_VERSION")}));
+    assert_eq!((started[0].get("topic"), started.get(1)), (None, None));
+    server.signal("TERM");
+    let (_, log) = server.wait();
+    assert_eq!(log.matches("server_started").count(), 1, "{log}");
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub(crate) use self::rights_change::RightsChange;
 use crate::background::Background;
 use crate::error::{HubError, HubErrorKind};
 use crate::model::brief::{brief, brief_error};
+use crate::model::stamp::VerifiedSender;
 use crate::model::{check_pattern, check_subscription, parse_patterns};
 
 /// Token claims that this server uses, besides the registered claims that the check covers. A claim that is `null` is
@@ -68,6 +69,8 @@ pub struct Claims {
     topics: ClaimedPatterns,
     /// The client that the token identifies.
     sub: Option<String>,
+    /// What the application says about the client to the others, in JSON.
+    info: Option<String>,
     /// Token id, by which the token can be revoked.
     jti: Option<String>,
     /// Time of issue in seconds since 1970.
@@ -88,6 +91,7 @@ impl<'de> Deserialize<'de> for Claims {
             keys: take_claim(claims, "keys", PATTERNS)?.unwrap_or_default(),
             topics: take_claim(claims, "topics", PATTERNS)?.unwrap_or_default(),
             sub: take_claim(claims, "sub", STRING)?,
+            info: take_claim::<Value, _>(claims, "info", "JSON")?.map(|info| info.to_string()),
             jti: take_claim(claims, "jti", STRING)?,
             iat: take_claim(claims, "iat", NUMBER)?,
             nbf: take_claim(claims, "nbf", NUMBER)?,
@@ -278,6 +282,7 @@ impl Auth {
             keys,
             topics: topics.into(),
             subject: claims.sub.map(Into::into),
+            info: claims.info.map(Into::into),
             token_id: claims.jti.map(Into::into),
             issued_at: claims.iat,
             until,
@@ -413,6 +418,10 @@ fn check(claims: Claims) -> Result<Claims, String> {
         if let Some(bad) = patterns.iter().find(|pattern| TopicPattern::parse(pattern.as_str()).is_err()) {
             return Err(format!("the token's {claim}: {:?} is not a topic pattern", brief(bad)));
         }
+    }
+    if let Some(bytes) = claims.info.as_ref().map(String::len).filter(|len| *len > VerifiedSender::INFO_MAX) {
+        let limit = VerifiedSender::INFO_MAX;
+        return Err(format!("the token's info of {bytes} bytes exceeds the limit of {limit} bytes"));
     }
     key_patterns(&claims)?;
     let ClaimedPatterns(topics) = &claims.topics;

@@ -37,6 +37,8 @@ pub struct Namespace {
     pub(crate) history: Option<usize>,
     pub(crate) history_age: Option<Duration>,
     pub(crate) durable: Option<bool>,
+    pub(crate) sender: Option<bool>,
+    pub(crate) timestamps: Option<bool>,
     pub(crate) slow_consumer: Option<SlowConsumer>,
     pub(crate) publish: Option<TopicAccess>,
     pub(crate) subscribe: Option<TopicAccess>,
@@ -111,6 +113,8 @@ impl Namespace {
             history: None,
             history_age: None,
             durable: None,
+            sender: None,
+            timestamps: None,
             slow_consumer: None,
             publish: None,
             subscribe: None,
@@ -155,6 +159,22 @@ impl Namespace {
     #[must_use]
     pub fn with_durable(mut self, durable: bool) -> Self {
         self.durable = Some(durable);
+        self
+    }
+
+    /// Sets whether messages of clients name their sender: `user`, the `sub` of the token or the claims of the client
+    /// that has published, and `info`, its claim of this name. Clients cannot write either. Default: they do not.
+    #[must_use]
+    pub fn with_sender(mut self, sender: bool) -> Self {
+        self.sender = Some(sender);
+        self
+    }
+
+    /// Sets whether messages have `at`, the time of their publication. Default: those of topics with a history or a
+    /// stream.
+    #[must_use]
+    pub fn with_timestamps(mut self, timestamps: bool) -> Self {
+        self.timestamps = Some(timestamps);
         self
     }
 

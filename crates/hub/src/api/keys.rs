@@ -15,7 +15,7 @@ use super::topics::content_of;
 use crate::access::auth::{Denied, Rights};
 use crate::access::namespaces::ConnectionRates;
 use crate::config::ConfigHandle;
-use crate::http::{error_response, failure, topic_of};
+use crate::http::{error_response, failure, single_header, topic_of};
 use crate::keys::KeyStore;
 use crate::model::problem::{Problem, code, problem};
 use crate::model::{self, Creator, HookKind};
@@ -237,15 +237,7 @@ fn success(topic: &str, key: &str, written: &KeyWritten, is_isolated: bool) -> R
 /// Reads `If-Match`, `If-None-Match` and `Idempotency-Key`.
 fn with_conditions(request: &Request<'_>, mut write: KeyWrite) -> Result<KeyWrite, Problem> {
     let failure = |text: &str| problem(code::MALFORMED, text);
-    let header = |name: &str| {
-        let mut values = request.head().header(name);
-        match (values.next().map(std::str::from_utf8), values.next()) {
-            (None, _) => Ok(None),
-            (Some(Ok(value)), None) => Ok(Some(value.trim())),
-            _ => Err(failure(&format!("{name} must be given once, as text"))),
-        }
-    };
-    let condition = match (header("if-none-match")?, header("if-match")?) {
+    let condition = match (single_header(request, "if-none-match")?, single_header(request, "if-match")?) {
         (None, None) => None,
         (Some("*"), None) => Some(KeyCondition::IfNew),
         (None, Some("*")) => Some(KeyCondition::IfExists),
@@ -259,7 +251,7 @@ fn with_conditions(request: &Request<'_>, mut write: KeyWrite) -> Result<KeyWrit
     if let Some(condition) = condition {
         write = write.with_condition(condition);
     }
-    match header("idempotency-key")? {
+    match single_header(request, "idempotency-key")? {
         Some(name) => Ok(write.with_idempotency_key(name)),
         None => Ok(write),
     }

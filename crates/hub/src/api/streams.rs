@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{self, Either};
 use serde_json::json;
 use serde_json::value::RawValue;
 use sinews_server::{Answer, Request, Response};
@@ -15,7 +14,6 @@ use super::v1::body::{limit_of, text_query};
 use crate::access::auth::{Action, Rights};
 use crate::config::HubConfig;
 use crate::http::{error_response, failure, media_type, stream_name_of};
-use crate::model::MessageContent;
 use crate::model::json::{TOO_DEEP, check_depth, encode, exceeds_depth};
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
@@ -25,7 +23,6 @@ use crate::streams::listing::STREAMS_MAX;
 use crate::streams::request::{AckLevel, PartitionChoice, choose_partition, find_partition, now};
 use crate::streams::service::StreamService;
 use crate::streams::store::ReadFailure;
-use crate::topics::stored::AcknowledgedPublication;
 use crate::uncached::UNCACHED;
 
 /// Records in one answer to GET: the default for `max`, and its limit.
@@ -118,72 +115,6 @@ async fn acknowledge(name: &str, partition: u32, mut pending: Pending, durabilit
             Response::json(format!("{body}\n"))
         }
         Err(error) => error_response(&error.into()),
-    }
-}
-
-/// `POST /topics/{name}` for a durable topic, or one in the topic store: answers when it is stored, or was delivered
-/// without the store.
-pub(crate) async fn answer_stored(
-    topic: String,
-    append: impl Future<Output = Result<Option<StoredPublication>, Problem>>,
-) -> Response {
-    let body = match append.await {
-        Ok(Some(StoredPublication { epoch, sequence, .. })) => {
-            json!({ "topic": topic, "epoch": epoch, "seq": sequence })
-        }
-        Ok(None) => json!({ "topic": topic, "stored": false }),
-        Err(problem) => return error_response(&problem),
-    };
-    Response::json(format!("{body}\n"))
-}
-
-/// A publication in a durable topic's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoredPublication {
-    pub(crate) epoch: u64,
-    pub(crate) sequence: u64,
-    /// An earlier publication had the same idempotency key.
-    pub(crate) is_repeated: bool,
-}
-
-impl StoredPublication {
-    /// A publication as the topic store has acknowledged it; `None`: it was delivered without the store.
-    pub(crate) fn acknowledged(publication: AcknowledgedPublication) -> Option<Self> {
-        let AcknowledgedPublication::Stored(appended) = publication else { return None };
-        let sinews_store::Position { epoch, sequence } = appended.position;
-        Some(Self { epoch, sequence, is_repeated: appended.repeated })
-    }
-}
-
-/// Appends a message to a durable topic's stream, with its idempotency key if it has one, at once if the stream is
-/// open. The result is its position, when the stream's durability is reached.
-pub(crate) fn append_to_topic(
-    store: &Arc<StreamService>,
-    topic: &str,
-    content: MessageContent,
-    idempotency_key: Option<&str>,
-    rights: Rights,
-) -> impl Future<Output = Result<StoredPublication, Problem>> + Send + use<> {
-    let opening = store.opening(topic, Action::Publish, &rights);
-    let (store, topic) = (Arc::clone(store), topic.to_owned());
-    let idempotency_key = idempotency_key.map(str::to_owned);
-    let append = move || {
-        let key = idempotency_key.as_deref();
-        let (relay, records) = store.prepare_publication(&topic, &content, key, &rights)?;
-        let pending = match idempotency_key {
-            None => store.append(relay.stream(), 0, records)?,
-            Some(_) => store.append_once(relay.stream(), records)?,
-        };
-        Ok((relay.epoch(), pending))
-    };
-    let appended = match opening {
-        None => Either::Left(future::ready(append())),
-        Some(opening) => Either::Right(async move { opening.await.and_then(|()| append()) }),
-    };
-    async move {
-        let (epoch, mut pending): (u64, Pending) = appended.await?;
-        let appended = pending.wait(Durability::Broker).await?;
-        Ok(StoredPublication { epoch, sequence: appended.first + 1, is_repeated: appended.repeated })
     }
 }
 

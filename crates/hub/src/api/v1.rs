@@ -6,7 +6,6 @@ mod activity;
 pub(super) mod body;
 mod connections;
 mod context;
-mod idempotency;
 mod keys;
 mod openapi;
 mod operation;
@@ -47,7 +46,6 @@ pub(crate) fn add_to(
         hub: Arc::clone(hub),
         store: services.store.clone(),
         cluster: services.cluster.clone(),
-        recent: Arc::default(),
         monitor: router.monitor(),
         version: info.version.clone(),
         commit: info.commit.clone(),

@@ -325,7 +325,9 @@ fn encode(detail: &EventDetail) -> Option<Value> {
             event["subscription_count"] = json!(count);
             "subscription_count"
         }
-        EventDetail::ClientMessage { .. } | EventDetail::ConnectionClosed(_) => return None,
+        EventDetail::ClientMessage { .. }
+        | EventDetail::ConnectionClosed(_)
+        | EventDetail::ServerStarted { .. } => return None,
     };
     event["name"] = json!(name);
     Some(event)

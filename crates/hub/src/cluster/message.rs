@@ -19,11 +19,14 @@
 //! such a publication, and delivers the message's other publications. In JSON, further fields are ignored.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use crate::model::MessageContent;
 use crate::model::connection_id::ConnectionId;
+use crate::model::publication::Publication;
+use crate::model::stamp::VerifiedSender;
 use crate::wire::ContentKind;
 
 /// Version of all messages.
@@ -136,27 +139,94 @@ const EXCLUDES: u8 = 1 << 7;
 /// Length of an excluded connection.
 pub(super) const EXCLUDED: usize = 12;
 
-/// Bit in the kind for a publication with fields. This version writes none.
+/// Bit in the kind for a publication with fields.
 const HAS_FIELDS: u8 = 1 << 6;
 
 /// Lowest id for a field that a receiver has to know.
 const REQUIRED_FIELD: u8 = 128;
 
-/// Adds a publication.
+/// Fields: the time in milliseconds since 1970 (8 B), the user and the info (JSON) of the client that has published.
+/// Earlier versions deliver the publication without them.
+const TIME: u8 = 1;
+const USER: u8 = 2;
+const INFO: u8 = 3;
+
+/// A publication for other nodes.
+pub(super) struct EncodedPublication {
+    pub(super) kind: ContentKind,
+    pub(super) payload: Bytes,
+    pub(super) exclude: Option<ConnectionId>,
+    /// Empty without any.
+    pub(super) fields: Vec<u8>,
+}
+
+impl EncodedPublication {
+    pub(super) fn new(publication: &Publication<'_, '_>) -> Self {
+        let (kind, payload) = publication.content.message().parts();
+        let mut fields = Vec::new();
+        if let Some(time) = publication.time {
+            write_field(&mut fields, TIME, &time.to_le_bytes());
+        }
+        if let Some(sender) = publication.verified {
+            write_field(&mut fields, USER, sender.user.as_bytes());
+            if let Some(info) = &sender.info {
+                write_field(&mut fields, INFO, info.as_bytes());
+            }
+        }
+        Self { kind, payload, exclude: publication.sender.exclude, fields }
+    }
+
+    /// Creates a publication without fields.
+    #[cfg(test)]
+    pub(super) fn plain(kind: ContentKind, payload: &[u8], exclude: Option<ConnectionId>) -> Self {
+        Self { kind, payload: Bytes::copy_from_slice(payload), exclude, fields: Vec::new() }
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(&self) -> usize {
+        let fields = if self.fields.is_empty() { 0 } else { 2 + self.fields.len() };
+        PUBLICATION_HEAD + self.exclude.map_or(0, |_| EXCLUDED) + fields + self.payload.len()
+    }
+
+    /// Adds it to a body.
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        let kind = self.kind.code();
+        let excludes = if self.exclude.is_some() { EXCLUDES } else { 0 };
+        let has_fields = if self.fields.is_empty() { 0 } else { HAS_FIELDS };
+        out.push(kind | excludes | has_fields);
+        // The caller has checked the length.
+        out.extend_from_slice(&u32::try_from(self.payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+        if let Some(exclude) = self.exclude {
+            exclude.write(out);
+        }
+        if !self.fields.is_empty() {
+            out.extend_from_slice(&length_of(&self.fields));
+            out.extend_from_slice(&self.fields);
+        }
+        out.extend_from_slice(&self.payload);
+    }
+}
+
+/// Adds a publication without fields.
+#[cfg(test)]
 pub(super) fn write_publication(
     out: &mut Vec<u8>,
     kind: ContentKind,
     payload: &[u8],
     exclude: Option<ConnectionId>,
 ) {
-    let kind = kind.code();
-    out.push(if exclude.is_some() { kind | EXCLUDES } else { kind });
-    // The caller has checked the length.
-    out.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
-    if let Some(exclude) = exclude {
-        exclude.write(out);
-    }
-    out.extend_from_slice(payload);
+    EncodedPublication::plain(kind, payload, exclude).write(out);
+}
+
+fn write_field(fields: &mut Vec<u8>, id: u8, value: &[u8]) {
+    fields.push(id);
+    fields.extend_from_slice(&length_of(value));
+    fields.extend_from_slice(value);
+}
+
+/// A length in 2 bytes: a user and an info are much shorter.
+fn length_of(value: &[u8]) -> [u8; 2] {
+    u16::try_from(value.len()).unwrap_or(u16::MAX).to_le_bytes()
 }
 
 /// Another node's publication.
@@ -166,6 +236,18 @@ pub(super) struct NodePublication {
     pub(super) content: MessageContent,
     /// The connection that does not receive it.
     pub(super) exclude: Option<ConnectionId>,
+    /// When it was published, in milliseconds since 1970.
+    pub(super) time: Option<u64>,
+    /// The client that has published.
+    pub(super) verified: Option<Arc<VerifiedSender>>,
+}
+
+/// A publication's fields that this version knows.
+#[derive(Default)]
+struct KnownFields<'a> {
+    time: Option<u64>,
+    user: Option<&'a [u8]>,
+    info: Option<&'a [u8]>,
 }
 
 /// Reads a body's topic and publications, but not publications from a later version that must not be delivered; `None`
@@ -185,9 +267,10 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
                 (Some(exclude), after)
             }
         };
+        let mut fields = KnownFields::default();
         let (may_deliver, after) = match kind & HAS_FIELDS {
             0 => (true, after),
-            _ => read_fields(after)?,
+            _ => read_fields(after, &mut fields)?,
         };
         let (payload, after) = after.split_at_checked(u32::from_le_bytes([a, b, c, d]) as usize)?;
         rest = after;
@@ -198,21 +281,29 @@ pub(super) fn read_publications(body: &[u8]) -> Option<(&str, Vec<NodePublicatio
         }
         if may_deliver {
             let content = MessageContent::from_wire(kind, Bytes::copy_from_slice(payload));
-            publications.push(NodePublication { index, content, exclude });
+            let KnownFields { time, user, info } = fields;
+            let verified = user.and_then(|user| VerifiedSender::from_parts(user, info)).map(Arc::new);
+            publications.push(NodePublication { index, content, exclude, time, verified });
         }
     }
     rest.is_empty().then_some((topic, publications))
 }
 
-/// Reads fields, all unknown to this version; returns whether the publication may be delivered nevertheless, and the
-/// bytes behind the fields.
-fn read_fields(bytes: &[u8]) -> Option<(bool, &[u8])> {
+/// Reads fields. Returns whether the publication may be delivered although this version does not know all of them, and
+/// the bytes behind the fields.
+fn read_fields<'a>(bytes: &'a [u8], known: &mut KnownFields<'a>) -> Option<(bool, &'a [u8])> {
     let (length, rest) = bytes.split_first_chunk::<2>()?;
     let (mut fields, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
     let mut may_deliver = true;
     while let Some(([id, a, b], after)) = fields.split_first_chunk::<3>() {
-        may_deliver &= *id < REQUIRED_FIELD;
-        fields = after.get(usize::from(u16::from_le_bytes([*a, *b]))..)?;
+        let (value, after) = after.split_at_checked(usize::from(u16::from_le_bytes([*a, *b])))?;
+        match *id {
+            TIME => known.time = Some(u64::from_le_bytes(*value.first_chunk()?)),
+            USER => known.user = Some(value),
+            INFO => known.info = Some(value),
+            other => may_deliver &= other < REQUIRED_FIELD,
+        }
+        fields = after;
     }
     fields.is_empty().then_some((may_deliver, rest))
 }
@@ -306,6 +397,38 @@ mod tests {
         let mut message = message();
         message[1] = MessageKind::Result as u8 + 1;
         assert_eq!(NodeMessageHead::read(&message), None);
+    }
+
+    #[test]
+    fn sender_and_time_are_read_as_written_and_no_payload_forges_them() {
+        let info = r#"{"name":"A"}"#;
+        // A payload that looks like a publication with a user.
+        let forged = [&[HAS_FIELDS, 1, 0, 0, 0, 6, 0, USER, 1, 0, b'x'][..], b"payload"].concat();
+        for (user, info, time) in
+            [("anna", Some(info), Some(7)), ("b", None, None), ("", None, Some(u64::MAX))]
+        {
+            let sender = Arc::new(VerifiedSender { user: user.into(), info: info.map(Into::into) });
+            let content = MessageContent::Binary(forged.clone().into());
+            let published = (&content).into();
+            let publication = Publication::new("chat.1", &published).by(Some(&sender)).with_time(time);
+            let encoded = EncodedPublication::new(&publication);
+            let mut body = Vec::new();
+            write_topic(&mut body, "chat.1");
+            let head = body.len();
+            encoded.write(&mut body);
+            assert_eq!(body.len() - head, encoded.len());
+            let (_, mut read) = read_publications(&body).unwrap();
+            let read = read.pop().unwrap();
+            assert_eq!((read.time, read.verified.as_ref()), (time, Some(&sender)));
+            assert_eq!(read.content.bytes(), &forged);
+        }
+        let content = MessageContent::Binary(forged.into());
+        let published = (&content).into();
+        let mut body = Vec::new();
+        write_topic(&mut body, "chat.1");
+        EncodedPublication::new(&Publication::new("chat.1", &published)).write(&mut body);
+        let (_, read) = read_publications(&body).unwrap();
+        assert!(read.len() == 1 && read[0].verified.is_none() && read[0].time.is_none());
     }
 
     #[test]

@@ -12,13 +12,9 @@ use sinews_server::LogLimit;
 
 use super::direct::{DirectWrite, DirectWriter};
 use super::members::members_per_message;
-use super::message::{
-    EXCLUDED, HEAD, MessageKind, NodeId, NodeMessageHead, PUBLICATION_HEAD, write_publication, write_topic,
-};
+use super::message::{EncodedPublication, HEAD, MessageKind, NodeId, NodeMessageHead, write_topic};
 use super::options::BrokerKind;
 use super::subject::Subjects;
-use crate::model::connection_id::ConnectionId;
-use crate::wire::ContentKind;
 
 /// Limit for publications that wait for the broker in bytes; further ones are dropped. 16 MiB: the largest message, or
 /// some tens of milliseconds on a fast network.
@@ -289,22 +285,13 @@ impl Outbox {
     }
 
     /// Adds a publication. At most once: it is dropped, and counted, while the broker is unreachable.
-    /// One connection may be excluded.
-    pub(super) fn push(
-        &self,
-        topic: &str,
-        audience: Audience,
-        kind: ContentKind,
-        payload: &[u8],
-        exclude: Option<ConnectionId>,
-    ) {
+    pub(super) fn push(&self, topic: &str, audience: Audience, publication: &EncodedPublication) {
         if !self.is_open() {
             self.counters.dropped_away.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut state = self.lock();
-        let excluded = exclude.map_or(0, |_| EXCLUDED);
-        let size = HEAD + 2 + topic.len() + PUBLICATION_HEAD + excluded + payload.len();
+        let size = HEAD + 2 + topic.len() + publication.len();
         if size > state.max_payload {
             let limit = state.max_payload;
             drop(state);
@@ -331,7 +318,7 @@ impl Outbox {
             state.end_batch(self.kind);
             state.begin_batch(self.node, &self.subjects, topic, audience);
         }
-        write_publication(&mut state.batch, kind, payload, exclude);
+        publication.write(&mut state.batch);
         let is_written = is_first && state.write_batch(self.kind);
         drop(state);
         self.counters.sent.fetch_add(1, Ordering::Relaxed);
@@ -448,7 +435,9 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
-    use crate::cluster::message::read_publications;
+    use crate::cluster::message::{EXCLUDED, PUBLICATION_HEAD, read_publications};
+    use crate::model::connection_id::ConnectionId;
+    use crate::wire::ContentKind;
 
     fn outbox() -> Outbox {
         let node = NodeId { id: 1, start: 1 };
@@ -464,11 +453,15 @@ mod tests {
     #[test]
     fn consecutive_publications_to_a_topic_are_one_message() {
         let outbox = outbox();
-        outbox.push("a", Audience::Subscribers, ContentKind::Text, b"away", None);
+        outbox.push("a", Audience::Subscribers, &EncodedPublication::plain(ContentKind::Text, b"away", None));
         assert!(taken(&outbox).is_empty());
         outbox.open(1 << 20);
         for (topic, payload) in [("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")] {
-            outbox.push(topic, Audience::Subscribers, ContentKind::Text, payload.as_bytes(), None);
+            outbox.push(
+                topic,
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Text, payload.as_bytes(), None),
+            );
         }
         let bytes = taken(&outbox);
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -506,7 +499,11 @@ mod tests {
             let outbox = outbox();
             outbox.open(max_payload);
             for _ in 0..100 {
-                outbox.push("a", Audience::Subscribers, ContentKind::Binary, &[0; 1000], exclude);
+                outbox.push(
+                    "a",
+                    Audience::Subscribers,
+                    &EncodedPublication::plain(ContentKind::Binary, &[0; 1000], exclude),
+                );
             }
             let lengths = message_lengths(&outbox);
             let (last, full) = lengths.split_last().unwrap();
@@ -523,7 +520,11 @@ mod tests {
             outbox.open(10_000);
             let largest = 10_000 - HEAD - 3 - PUBLICATION_HEAD - exclude.map_or(0, |_| EXCLUDED);
             for length in [largest, largest + 1] {
-                outbox.push("a", Audience::Subscribers, ContentKind::Binary, &vec![0; length], exclude);
+                outbox.push(
+                    "a",
+                    Audience::Subscribers,
+                    &EncodedPublication::plain(ContentKind::Binary, &vec![0; length], exclude),
+                );
             }
             assert_eq!(message_lengths(&outbox), [10_000]);
             assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
@@ -546,7 +547,7 @@ mod tests {
     /// Publishes and returns whether the publication was written past the link's thread.
     fn is_written(outbox: &Outbox, payload: &[u8]) -> bool {
         outbox.is_woken.store(false, Ordering::SeqCst);
-        outbox.push("a", Audience::Subscribers, ContentKind::Text, payload, None);
+        outbox.push("a", Audience::Subscribers, &EncodedPublication::plain(ContentKind::Text, payload, None));
         !outbox.is_woken.load(Ordering::SeqCst)
     }
 
@@ -600,7 +601,7 @@ mod tests {
         assert!(outbox.lock().is_partial);
         // The thread has an answer to a ping meanwhile, and later publications follow.
         link.extend_from_slice(b"PONG\r\n");
-        outbox.push("a", Audience::Subscribers, ContentKind::Text, b"last", None);
+        outbox.push("a", Audience::Subscribers, &EncodedPublication::plain(ContentKind::Text, b"last", None));
         assert!(outbox.take(&mut link, TAKEN_MAX + 1), "the rest of a command cannot wait");
         let reader = std::thread::spawn(move || {
             let mut received = Vec::new();
@@ -639,7 +640,11 @@ mod tests {
         for skips_replies in [true, false] {
             let (outbox, _broker) = attached(true);
             outbox.attach(None, skips_replies);
-            outbox.push("a", Audience::Subscribers, ContentKind::Text, b"1", None);
+            outbox.push(
+                "a",
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Text, b"1", None),
+            );
             outbox.send("p.all", MessageKind::Heartbeat, b"{}");
             let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
             let commands: Vec<&str> =
@@ -656,7 +661,11 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..100 {
-            outbox.push("a", Audience::Subscribers, ContentKind::Binary, &payload, None);
+            outbox.push(
+                "a",
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Binary, &payload, None),
+            );
             let mut output = vec![0; TAKEN_MAX + 1];
             assert!(!outbox.take(&mut output, TAKEN_MAX + 1) && output.len() == TAKEN_MAX + 1);
         }
@@ -671,7 +680,7 @@ mod tests {
         outbox.open(1 << 20);
         for audience in [Audience::Subscribers, Audience::AllNodes, Audience::AllNodes, Audience::Subscribers]
         {
-            outbox.push("a", audience, ContentKind::Text, b"1", None);
+            outbox.push("a", audience, &EncodedPublication::plain(ContentKind::Text, b"1", None));
         }
         let text = String::from_utf8_lossy(&taken(&outbox)).into_owned();
         let subjects: Vec<&str> =
@@ -696,15 +705,27 @@ mod tests {
         outbox.open(1 << 20);
         let payload = vec![0; 1 << 19];
         for _ in 0..40 {
-            outbox.push("a", Audience::Subscribers, ContentKind::Binary, &payload, None);
+            outbox.push(
+                "a",
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Binary, &payload, None),
+            );
         }
-        outbox.push("a", Audience::Subscribers, ContentKind::Binary, &vec![0; 1 << 20], None);
+        outbox.push(
+            "a",
+            Audience::Subscribers,
+            &EncodedPublication::plain(ContentKind::Binary, &vec![0; 1 << 20], None),
+        );
         assert!(taken(&outbox).len() <= WAITING_MAX + 1024);
         assert_eq!(outbox.counters.sent.load(Ordering::Relaxed), 31);
         assert_eq!(outbox.counters.dropped_full.load(Ordering::Relaxed), 9);
         assert_eq!(outbox.counters.dropped_large.load(Ordering::Relaxed), 1);
         for topic in ["a", "b"] {
-            outbox.push(topic, Audience::Subscribers, ContentKind::Binary, &payload, None);
+            outbox.push(
+                topic,
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Binary, &payload, None),
+            );
         }
         outbox.close();
         assert!(taken(&outbox).is_empty());

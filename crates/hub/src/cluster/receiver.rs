@@ -164,11 +164,12 @@ impl Receiver {
         let Some((topic, publications)) = read_publications(body) else { return };
         let NodeMessageHead { node: NodeId { id: node, start }, number, .. } = *head;
         self.cluster.outbox.counters.received.fetch_add(publications.len() as u64, Ordering::Relaxed);
-        for NodePublication { index, content, exclude } in publications {
+        for NodePublication { index, content, exclude, time, verified } in publications {
             let origin = NodePublicationId { node, start, number, index };
             let sender = PublicationSender { exclude, ..PublicationSender::default() };
             let content = (&content).into();
             let publication = Publication::new(topic, &content).with_sender(sender);
+            let publication = publication.by(verified.as_ref()).with_time(time);
             self.hub.publish(&mut self.publisher, &publication.with_origin(PublicationOrigin::Node(origin)));
         }
     }

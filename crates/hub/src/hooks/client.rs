@@ -454,7 +454,7 @@ mod tests {
         let background = Background::default();
         let client = HookClient::start(&HookOptions::new(), [&*url], Arc::default(), &background).unwrap();
         let content = MessageContent::Text("x".repeat(1000).into());
-        let detail = HookDetail::Publish { topic: "a", content: &content };
+        let detail = HookDetail::Publish { topic: "a", content: &content, idempotency_key: None };
         let headers = vec![(HeaderName::from_static("cookie"), HeaderValue::from_static("a=b"))];
         let _reply = client.call(&url, &detail, "", ClientIdentity::default(), headers);
         let HookBacklog { requests, bytes } = client.pending();

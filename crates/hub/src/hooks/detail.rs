@@ -20,6 +20,7 @@ pub(crate) enum HookDetail<'a> {
     Publish {
         topic: &'a str,
         content: &'a MessageContent,
+        idempotency_key: Option<&'a str>,
     },
     WriteKey {
         topic: &'a str,
@@ -58,7 +59,11 @@ impl HookDetail<'_> {
             Self::Connect { path } => format!("\"path\":{}", json!(path)),
             Self::Refresh => "\"expired\":true".to_owned(),
             Self::Subscribe { topic } => format!("\"topic\":{}", json!(topic)),
-            Self::Publish { topic, content } => format!("\"topic\":{},{}", json!(topic), content.field()),
+            Self::Publish { topic, content, idempotency_key } => {
+                let key = idempotency_key
+                    .map_or_else(String::new, |key| format!("\"idempotency_key\":{},", json!(key)));
+                format!("\"topic\":{},{key}{}", json!(topic), content.field())
+            }
             Self::WriteKey { topic, write } => key_fields(topic, write),
             Self::Rpc { call: HookCall { method, topic }, data } => {
                 let topic = topic.map_or_else(String::new, |topic| format!(",\"topic\":{}", json!(topic)));

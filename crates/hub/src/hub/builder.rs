@@ -309,7 +309,8 @@ impl HubBuilder {
         let (config, encodings, built) = self.resolve()?;
         let streams = self.streams;
         let patterns = built.histories.patterns();
-        let topics = HubTopics::new(built.histories).with_durable(built.durable).with_encodings(encodings);
+        let topics = HubTopics::new(built.histories).with_durable(built.durable);
+        let topics = topics.with_timestamps(built.timestamps).with_encodings(encodings);
         let topics = topics.with_namespaces(built.namespaces).with_activity(config.rejections().activity());
         let background = config.background().clone();
         let stored = self

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Context, InvalidTopic, Position, Publisher, ReplayFrom};
+use sinews_server::{Context, HistoryQuery, InvalidTopic, Position, Publisher, ReplayFrom};
 
 use crate::access::auth::Rights;
 use crate::activity::{Activity, BACKEND};
-use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::background::Background;
+use crate::model::history::HistoryRange;
 use crate::model::json::check_depth;
 use crate::model::json_list::JsonListItem as _;
 use crate::model::problem::{Problem, code, problem};
@@ -22,8 +22,10 @@ use crate::model::{self, MessageContent, is_pattern, presence};
 use crate::protocol::raw::encoding::PAYLOADS;
 use crate::streams::discovery::PatternInterest;
 use crate::streams::service::StreamService;
+use crate::streams::topic_append::append_to_topic;
 use crate::streams::topic_history::{history_page, stored_history};
 use crate::topics::HubTopics;
+use crate::topics::recent::StoredPublication;
 
 /// The topics of a running hub for the program that embeds it, with all rights.
 /// [`RunningHub::topics`](crate::RunningHub::topics) returns it; clones are cheap.
@@ -210,18 +212,20 @@ impl ProgramTopics {
         start: ReplayFrom,
     ) -> impl Future<Output = Result<String, RequestFailed>> + Send + 'static + use<> {
         let (topics, topic) = (self.clone(), topic.to_owned());
+        let range = HistoryRange::from_start(start);
         async move {
             Self::check_name(&topic)?;
             if let Some(store) = topics.durable_store(&topic) {
-                let messages = stored_history(store, &topic, start).await?;
-                return Ok(format!("[{messages}]"));
+                let page = stored_history(Arc::clone(store), topic, range).await?;
+                return Ok(format!("[{}]", page.messages));
             }
             if let Some(opening) = topics.hub.opening_of_history(&topic, Some(start)) {
                 opening.await?;
             }
-            let read = |name: &str, start| topics.publisher.history(name, start);
+            let read = |name: &str, query: &HistoryQuery| topics.publisher.history_page(name, query);
+            let page = history_page(&topics.hub, &topic, range, read)?;
             let mut list = "[".to_owned();
-            for (at, message) in history_page(&topics.hub, &topic, start, read)?.iter().enumerate() {
+            for (at, message) in page.messages.iter().enumerate() {
                 list.push_str(if at > 0 { "," } else { "" });
                 message.write(&mut list);
             }

@@ -20,6 +20,8 @@ pub(crate) struct HubRules {
     pub(crate) durable: PatternSet,
     /// The namespaces, with all histories and durable topics.
     pub(crate) namespaces: Vec<Namespace>,
+    /// Topics whose messages have a time, or have none.
+    pub(crate) timestamps: PatternSet,
 }
 
 impl HubRules {
@@ -33,7 +35,7 @@ impl HubRules {
         namespaces: &Namespaces,
         histories: &[(String, usize)],
         chat_messages: usize,
-        streams: Option<&mut StreamOptions>,
+        mut streams: Option<&mut StreamOptions>,
     ) -> Result<Self, HubError> {
         let mut list = namespaces.list().to_vec();
         for (pattern, messages) in histories {
@@ -47,6 +49,11 @@ impl HubRules {
                 None => list.push(Namespace::new(pattern).with_history(*messages)),
             }
         }
+        let timestamps = list.iter().filter_map(|it| Some((it.pattern.clone(), it.timestamps?)));
+        let timestamps = PatternSet::new(timestamps);
+        if let Some(streams) = streams.as_deref_mut() {
+            streams.timestamps = timestamps.clone();
+        }
         let durable = durable_topics(&mut list, streams)?;
         add_chat(&mut list, chat_messages);
         list.sort_by(|a, b| order(&a.pattern, &b.pattern));
@@ -58,7 +65,7 @@ impl HubRules {
         for at in 0..list.len() {
             add_rules(encodings, &list, at, &durable, &mut rules);
         }
-        Ok(Self { rules, histories, durable, namespaces: list })
+        Ok(Self { rules, histories, durable, namespaces: list, timestamps })
     }
 }
 

@@ -154,7 +154,7 @@ fn publications_of_other_processes_exclude_a_client_of_this_one() {
         }
         (client, id)
     });
-    let sender = HandoverSender { socket: None, exclude: Some(id) };
+    let sender = HandoverSender { exclude: Some(id), ..HandoverSender::default() };
     let (topics, out) = (&hub.topics, &mut hub.publisher.clone());
     let content = |number: u32| MessageContent::Json(number.to_string().into());
     for (topic, number) in [("kept.a", 1), ("live.a", 2)] {

@@ -7,11 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::json;
 use serde_json::value::RawValue;
-use sinews_server::{Kind, Position, Prepared};
+use sinews_server::{Kind, Prepared};
 
 use crate::model::events::EventContent;
 use crate::model::json::check_depth;
 use crate::model::problem::Problem;
+use crate::model::stamp::MessageStamp;
 
 /// A publication's content.
 #[derive(Clone, Debug)]
@@ -70,22 +71,20 @@ impl MessageContent {
         }
     }
 
-    pub(crate) fn framed(&self, topic: &str, position: Option<Position>) -> Prepared {
-        Prepared::text(self.framed_text(topic, position))
+    pub(crate) fn framed<'a>(&self, topic: &str, stamp: impl Into<MessageStamp<'a>>) -> Prepared {
+        Prepared::text(self.framed_text(topic, stamp))
     }
 
     /// Encodes a protocol message.
-    pub(crate) fn framed_text(&self, topic: &str, position: Option<Position>) -> String {
+    pub(crate) fn framed_text<'a>(&self, topic: &str, stamp: impl Into<MessageStamp<'a>>) -> String {
         const HEAD: &str = "{\"op\":\"message\",\"topic\":";
-        let position = position.map_or_else(String::new, |Position { epoch, sequence }| {
-            format!(",\"epoch\":{epoch},\"seq\":{sequence}")
-        });
+        let fields = stamp.into().fields();
         // With the topic's quotes, a comma and the brace.
-        let len = HEAD.len() + topic.len() + position.len() + self.field_len() + 4;
+        let len = HEAD.len() + topic.len() + fields.len() + self.field_len() + 4;
         let mut text = String::with_capacity(len);
         text.push_str(HEAD);
         push_json(&mut text, topic);
-        text.push_str(&position);
+        text.push_str(&fields);
         text.push(',');
         self.push_field(&mut text);
         text.push('}');
@@ -147,6 +146,7 @@ pub(crate) fn push_json(text: &mut String, string: &str) {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
+    use sinews_server::Position;
 
     use super::*;
 

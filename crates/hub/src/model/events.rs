@@ -40,11 +40,13 @@ pub enum WebhookEventKind {
     CacheMiss,
     /// The subscriber count of a channel without presence has changed. Only app webhooks receive it.
     SubscriptionCount,
+    /// The server has started without its former state in memory: not after a hot restart.
+    ServerStarted,
 }
 
 impl WebhookEventKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::TopicOccupied,
         Self::TopicVacated,
         Self::MemberJoined,
@@ -53,6 +55,7 @@ impl WebhookEventKind {
         Self::ConnectionClosed,
         Self::CacheMiss,
         Self::SubscriptionCount,
+        Self::ServerStarted,
     ];
 
     /// The kinds that follow from the presence of topics.
@@ -79,10 +82,11 @@ impl WebhookEventKind {
             Self::ConnectionClosed => "connection_closed",
             Self::CacheMiss => "cache_miss",
             Self::SubscriptionCount => "subscription_count",
+            Self::ServerStarted => "server_started",
         }
     }
 
-    pub(crate) const fn bit(self) -> u8 {
+    pub(crate) const fn bit(self) -> u16 {
         1 << self as u8
     }
 }
@@ -109,6 +113,12 @@ pub(crate) enum EventDetail {
         content: EventContent,
         user: Option<Arc<str>>,
         connection: Option<String>,
+    },
+    /// The server has started, without its former state in memory.
+    ServerStarted {
+        version: Arc<str>,
+        /// The id of the cluster node.
+        node: Option<Arc<str>>,
     },
     /// A connection of a client has ended.
     ConnectionClosed(Box<ClosedConnection>),
@@ -155,6 +165,7 @@ impl EventDetail {
             Self::ConnectionClosed(_) => WebhookEventKind::ConnectionClosed,
             Self::CacheMiss { .. } => WebhookEventKind::CacheMiss,
             Self::SubscriptionCount { .. } => WebhookEventKind::SubscriptionCount,
+            Self::ServerStarted { .. } => WebhookEventKind::ServerStarted,
         }
     }
 
@@ -167,7 +178,7 @@ impl EventDetail {
             | Self::ClientMessage { topic, .. }
             | Self::CacheMiss { topic }
             | Self::SubscriptionCount { topic, .. } => Some(topic),
-            Self::ConnectionClosed(_) => None,
+            Self::ConnectionClosed(_) | Self::ServerStarted { .. } => None,
         }
     }
 

@@ -5,15 +5,16 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
 use crate::model::MessageContent;
-use crate::model::connection_id::ConnectionId;
+use crate::model::publication::Publication;
 use crate::model::stable_hash::{fnv, mix};
 
 /// The other nodes in a cluster.
 pub(crate) trait OtherNodes: Debug + Send + Sync {
     /// Passes a publication of this node to the other nodes with subscribers: at most once, in order for each topic and
-    /// publisher. One connection may be excluded. If it goes to all, nodes without subscribers receive it too.
-    fn publish(&self, topic: &str, content: &MessageContent, exclude: Option<ConnectionId>, to_all: bool);
+    /// publisher. If it goes to all, nodes without subscribers receive it too.
+    fn publish(&self, publication: &Publication<'_, '_>, to_all: bool);
 
     /// Requests a cache channel's last event, unless this node knows it: it has retained an event at that time, if any,
     /// and nodes retain events for this long. The event is delivered as if it were published now. Returns whether it is
@@ -121,8 +122,8 @@ impl<F> Debug for PublicationSink<F> {
 
 #[cfg(test)]
 impl<F: Fn(&str, &MessageContent, bool) + Send + Sync> OtherNodes for PublicationSink<F> {
-    fn publish(&self, topic: &str, content: &MessageContent, _: Option<ConnectionId>, to_all: bool) {
-        self.0(topic, content, to_all);
+    fn publish(&self, publication: &Publication<'_, '_>, to_all: bool) {
+        self.0(publication.topic, publication.content.message(), to_all);
     }
 
     fn request_cached_event(&self, _: &str, _: Option<Instant>, _: Duration) -> bool {

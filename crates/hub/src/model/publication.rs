@@ -1,6 +1,7 @@
 //! Publications.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use sinews_server::Position;
 
@@ -9,6 +10,7 @@ use crate::model::connection_id::ConnectionId;
 use crate::model::event::Event;
 use crate::model::nodes::NodePublicationId;
 use crate::model::socket_id::parse_socket_id;
+use crate::model::stamp::{MessageStamp, VerifiedSender};
 
 /// A publication: a content for a topic, and where it comes from.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Publication<'a, 'c> {
     pub(crate) position: Option<Position>,
     pub(crate) origin: PublicationOrigin,
     pub(crate) sender: PublicationSender,
+    /// The client that has published, where its topic has senders.
+    pub(crate) verified: Option<&'a Arc<VerifiedSender>>,
+    /// When it was published, in milliseconds since 1970.
+    pub(crate) time: Option<u64>,
 }
 
 /// Where a publication comes from.
@@ -54,7 +60,7 @@ impl<'a, 'c> Publication<'a, 'c> {
     /// Creates a publication of this process.
     pub(crate) fn new(topic: &'a str, content: &'a PublishedContent<'c>) -> Self {
         let (origin, sender) = (PublicationOrigin::Local, PublicationSender::default());
-        Self { topic, content, position: None, origin, sender }
+        Self { topic, content, position: None, origin, sender, verified: None, time: None }
     }
 
     pub(crate) fn with_origin(self, origin: PublicationOrigin) -> Self {
@@ -63,6 +69,21 @@ impl<'a, 'c> Publication<'a, 'c> {
 
     pub(crate) fn with_sender(self, sender: PublicationSender) -> Self {
         Self { sender, ..self }
+    }
+
+    /// Sets the client that has published.
+    pub(crate) fn by(self, verified: Option<&'a Arc<VerifiedSender>>) -> Self {
+        Self { verified, ..self }
+    }
+
+    /// Sets when it was published.
+    pub(crate) fn with_time(self, time: Option<u64>) -> Self {
+        Self { time, ..self }
+    }
+
+    /// Returns the fields of its protocol message.
+    pub(crate) fn stamp(&self, position: Option<Position>) -> MessageStamp<'a> {
+        MessageStamp { position, time: self.time, sender: self.verified.map(|sender| &**sender) }
     }
 
     /// Sets the position, if it is assigned already.
@@ -78,6 +99,8 @@ pub(crate) struct WaitingPublication {
     pub(crate) content: MessageContent,
     pub(crate) origin: PublicationOrigin,
     pub(crate) sender: PublicationSender,
+    pub(crate) verified: Option<Arc<VerifiedSender>>,
+    pub(crate) time: Option<u64>,
 }
 
 impl From<&Publication<'_, '_>> for WaitingPublication {
@@ -87,6 +110,8 @@ impl From<&Publication<'_, '_>> for WaitingPublication {
             content: publication.content.message().clone(),
             origin: publication.origin,
             sender: publication.sender,
+            verified: publication.verified.cloned(),
+            time: publication.time,
         }
     }
 }
@@ -94,8 +119,8 @@ impl From<&Publication<'_, '_>> for WaitingPublication {
 impl WaitingPublication {
     /// Returns the publication, with its content as encodings need it.
     pub(crate) fn publication<'a, 'c>(&'a self, content: &'a PublishedContent<'c>) -> Publication<'a, 'c> {
-        let Self { topic, origin, sender, .. } = self;
-        Publication { topic, content, position: None, origin: *origin, sender: *sender }
+        let publication = Publication::new(&self.topic, content).with_origin(self.origin);
+        publication.with_sender(self.sender).by(self.verified.as_ref()).with_time(self.time)
     }
 }
 

@@ -9,15 +9,16 @@ mod hooks;
 mod incoming;
 mod keys;
 pub(in crate::protocol) mod members;
+mod publish;
 mod reader;
+mod recovery;
 mod reply;
+mod requests;
 pub(crate) mod streams;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -28,9 +29,10 @@ use sinews_server::{
 use self::history::subscribe_from;
 use self::hooks::ConnectionHooks;
 use self::incoming::{ClientMessage, ClientOp};
-use self::keys::{ConnectionKeys, KeyOp, KeyRequest, mark_stale, publication_fields};
+use self::keys::{ConnectionKeys, KeyOp, KeyRequest, mark_stale};
 use self::members::{JoinedTopics, MemberFields, PresenceDetail, presence_problem};
 use self::reply::{OpReply, send_json};
+use self::requests::{ClientPublication, RecoveredTopics, SubscribeOptions};
 use self::streams::JsonStreams;
 use crate::access::auth::{Action, Rights};
 use crate::activity::ActivityKind;
@@ -40,14 +42,13 @@ use crate::connections::ConnectionPath;
 use crate::hooks::with_fields;
 use crate::keys::KeyStore;
 use crate::model::brief::brief;
-use crate::model::publication::Publication;
 
 use crate::config::ConfigHandle;
+use crate::model;
 use crate::model::encoding::MESSAGES;
 use crate::model::opening::SharedOpening;
 use crate::model::presence;
 use crate::model::problem::{Problem, code, problem};
-use crate::model::{self, HookKind, MessageContent};
 use crate::protocol::datagrams::{datagram_topics, use_datagrams};
 use crate::session::client_session::ClientSession;
 use crate::streams::follow::DurableSubscription;
@@ -67,6 +68,8 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement for each subscription, with an id or without.
     acknowledges_all: bool,
+    /// Topics whose messages were replayed for patterns.
+    recovered: Option<Box<RecoveredTopics>>,
     /// Topics whose publications leave as datagrams, until the connection is open.
     datagram_topics: Vec<String>,
     /// The client of a response with events wants the topics that the server assigns to it.
@@ -115,6 +118,7 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
+            recovered: None,
             datagram_topics: Vec::new(),
             accepts_assigned: false,
             hooks: None,
@@ -148,15 +152,13 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
         match op {
-            ClientOp::Subscribe { topic, presence, start } => self.subscribe(&topic, presence, start, id, cx),
-            ClientOp::History { topic, start } => self.history(&topic, start, id, cx),
+            ClientOp::Subscribe { topic, options } => self.subscribe(&topic, options, id, cx),
+            ClientOp::History { topic, range } => self.history(&topic, range, id, cx),
             ClientOp::Unsubscribe { topic } => self.unsubscribe(&topic, cx),
-            ClientOp::Publish { topic, data } => self.publish(&topic, &MessageContent::json(data)?, id, cx),
-            ClientOp::PublishBinary { topic, b64 } => {
-                let bytes = STANDARD
-                    .decode(b64.as_bytes())
-                    .map_err(|error| problem(code::MALFORMED, format!("b64: {error}")))?;
-                self.publish(&topic, &MessageContent::Binary(bytes.into()), id, cx)
+            ClientOp::Publish { topic, data, idempotency_key } => {
+                let (content, idempotency_key) = (data.content()?, idempotency_key.as_deref());
+                let publication = ClientPublication { topic: &topic, content: &content, idempotency_key };
+                self.publish(publication, id, cx)
             }
             ClientOp::Presence { topic } => {
                 model::check_name(&topic).map_err(|text| problem(code::TOPIC, text))?;
@@ -213,7 +215,8 @@ impl JsonClient {
 
     /// A member with the application's info, if there is any.
     fn named(&self, topic: &str, member: MemberFields) -> MemberFields {
-        member.with_info_of_application(self.hooks.as_ref().and_then(|hooks| hooks.info(topic)))
+        let hook = self.hooks.as_ref().and_then(|hooks| hooks.info(topic));
+        member.with_info_of_application(hook, self.session.rights().info())
     }
 
     /// The store for topic keys.
@@ -244,16 +247,15 @@ impl JsonClient {
             Ok(ClientMessage { op: ClientOp::Stream(stream, op), .. }) => {
                 self.streams.opening(stream.as_deref(), op, self.session.rights())
             }
-            Ok(ClientMessage {
-                op: ClientOp::Publish { topic, .. } | ClientOp::PublishBinary { topic, .. },
-                ..
-            }) => self.streams.opening_of_topic(topic, Action::Publish, self.session.rights()),
-            Ok(ClientMessage { op: ClientOp::History { topic, start }, .. }) => self
+            Ok(ClientMessage { op: ClientOp::Publish { topic, idempotency_key, .. }, .. }) => {
+                self.opening_of_publication(topic, idempotency_key.is_some())
+            }
+            Ok(ClientMessage { op: ClientOp::History { topic, range }, .. }) => self
                 .streams
                 .opening_of_topic(topic, Action::Subscribe, self.session.rights())
-                .or_else(|| self.opening_of_history(topic, Some(*start))),
-            Ok(ClientMessage { op: ClientOp::Subscribe { topic, start, .. }, .. }) => {
-                self.opening_of_history(topic, *start)
+                .or_else(|| self.opening_of_history(topic, Some(range.start()))),
+            Ok(ClientMessage { op: ClientOp::Subscribe { topic, options }, .. }) => {
+                self.opening_of_history(topic, options.start)
             }
             Ok(ClientMessage { op: ClientOp::Keys(request), .. }) => {
                 ConnectionKeys::opening(request, self.key_store(), self.session.rights())
@@ -314,65 +316,14 @@ impl JsonClient {
         Ok(OpReply::Renewed(ack, ended))
     }
 
-    fn publish(
-        &mut self,
-        topic: &str,
-        content: &MessageContent,
-        id: &Option<Value>,
-        cx: &mut Context<'_>,
-    ) -> Result<OpReply, Problem> {
-        model::check_name(topic).map_err(|text| problem(code::TOPIC, text))?;
-        self.session.may(Action::Publish, topic)?;
-        self.session.check_publication(topic, content.len())?;
-        match self.session.rights().topic_hook(HookKind::Publish, topic) {
-            Some(hook) if self.has_hooks() => self.start_publish(&hook, topic, content, id, cx),
-            // A reload has removed the hooks meanwhile.
-            Some(_) => self.publish(topic, content, id, cx),
-            None => self.publish_accepted(topic, content, id, cx),
-        }
-    }
-
-    /// Publishes a message that was checked.
-    fn publish_accepted(
-        &mut self,
-        topic: &str,
-        content: &MessageContent,
-        id: &Option<Value>,
-        cx: &mut Context<'_>,
-    ) -> Result<OpReply, Problem> {
-        if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.append_to_durable(&store, topic, content, id, self.session.rights(), cx)?;
-            self.session.report_message(topic, content);
-            return Ok(OpReply::Deferred);
-        }
-        if let Some(stored) = self.session.hub().stored(topic).cloned() {
-            let appended = stored.append_for_client(&Publication::new(topic, &content.into()), None);
-            let ack = async move { appended.await.map(publication_fields) };
-            self.session.report_message(topic, content);
-            self.keys.acknowledge_later(Box::pin(ack), id, cx);
-            return Ok(OpReply::Deferred);
-        }
-        let reached = self.session.hub().publish(cx, &Publication::new(topic, &content.into()));
-        self.session.report_message(topic, content);
-        if id.is_none() {
-            return Ok(OpReply::Ack(Value::Null));
-        }
-        let mut ack = json!({ "reached": reached });
-        if self.session.hub().is_isolated() {
-            ack["cluster"] = json!(false);
-        }
-        Ok(OpReply::Ack(ack))
-    }
-
     fn subscribe(
         &mut self,
         topic: &str,
-        presence: PresenceDetail,
-        start: Option<ReplayFrom>,
+        options: SubscribeOptions,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let has_presence = presence > PresenceDetail::None;
+        let has_presence = options.presence > PresenceDetail::None;
         let check = if has_presence { model::check_name } else { model::check_subscription };
         check(topic).map_err(|text| problem(code::TOPIC, text))?;
         self.session.may(Action::Subscribe, topic)?;
@@ -382,11 +333,11 @@ impl JsonClient {
         self.session.check_subscribe_rate(topic)?;
         match self.session.rights().subscribe_hook(topic)? {
             // The application has accepted the request of a response with events.
-            Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, presence, start, id, cx),
-            Some(hook) if self.has_hooks() => self.start_subscribe(&hook, topic, presence, start, id, cx),
+            Some(_) if self.acknowledges_all => self.subscribe_permitted(topic, options, id, cx),
+            Some(hook) if self.has_hooks() => self.start_subscribe(&hook, topic, options, id, cx),
             // A reload has removed the hooks meanwhile.
-            Some(_) => self.subscribe(topic, presence, start, id, cx),
-            None => self.subscribe_permitted(topic, presence, start, id, cx),
+            Some(_) => self.subscribe(topic, options, id, cx),
+            None => self.subscribe_permitted(topic, options, id, cx),
         }
     }
 
@@ -394,8 +345,7 @@ impl JsonClient {
     fn subscribe_permitted(
         &mut self,
         topic: &str,
-        presence: PresenceDetail,
-        start: Option<ReplayFrom>,
+        SubscribeOptions { presence, start, recovery }: SubscribeOptions,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
@@ -404,6 +354,9 @@ impl JsonClient {
             self.joined.check_room_to_subscribe(topic, self.subscriptions.len())?;
         }
         if let Some(store) = self.streams.store_of_subscription(topic).cloned() {
+            // Nothing is replayed for a pattern.
+            let resumes = recovery.is_some_and(|recovery| recovery.from.is_some());
+            let start = start.or_else(|| resumes.then_some(ReplayFrom::Last(0)));
             return self.subscribe_to_stream(&store, topic, presence, start, id, cx);
         }
         let mut ack = json!({ "topic": topic });
@@ -428,6 +381,9 @@ impl JsonClient {
             }
         }
         let index = index.unwrap_or_else(|| self.add_subscription(topic, None, cx));
+        if let Some(recovery) = recovery {
+            self.recover(topic, *recovery, &mut ack, cx);
+        }
         let members = self.add_presence(index, presence, &mut ack, cx)?;
         Ok(OpReply::acknowledge(ack, members))
     }

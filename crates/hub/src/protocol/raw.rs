@@ -166,7 +166,9 @@ impl TopicClient {
                 let sender =
                     PublicationSender { excludes_publisher, exclude, ..PublicationSender::default() };
                 let content = content.into();
+                let verified = self.session.rights().verified_sender(&self.topic);
                 let publication = Publication::new(&self.topic, &content).with_sender(sender);
+                let publication = publication.by(verified.as_ref());
                 self.session.hub().publish(cx, &publication);
             }
         }

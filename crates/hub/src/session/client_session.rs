@@ -103,7 +103,7 @@ impl<R> ClientSession<R> {
         }
     }
 
-    pub(crate) fn hub(&self) -> &HubTopics {
+    pub(crate) fn hub(&self) -> &Arc<HubTopics> {
         &self.hub
     }
 

@@ -167,10 +167,11 @@ impl RequestHooks {
         rights: &Rights,
         topic: &str,
         content: MessageContent,
+        idempotency_key: Option<&str>,
         max_message: usize,
     ) -> Result<MessageContent, RequestRejection> {
         let Some(hook) = rights.topic_hook(HookKind::Publish, topic) else { return Ok(content) };
-        let detail = HookDetail::Publish { topic, content: &content };
+        let detail = HookDetail::Publish { topic, content: &content, idempotency_key };
         let reply = self.call(&hook, rights, detail).await?;
         Ok(accepted_content(rights, topic, content, max_message, reply)?)
     }

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use sinews_stream::record::{IDEMPOTENCY_PREFIX, Records};
+use sinews_stream::record::{IDEMPOTENCY_PREFIX, Records, SENDER_PREFIX};
 use sinews_stream::{AppendError, Pending, Stream};
 
 use super::event_records::EVENT_KEY;
@@ -21,8 +21,10 @@ impl StreamService {
             let prefix = String::from_utf8_lossy(IDEMPOTENCY_PREFIX);
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
-        if records.iter().flatten().any(|record| record.key.starts_with(EVENT_KEY)) {
-            let prefix = String::from_utf8_lossy(EVENT_KEY);
+        let reserved =
+            |key: &[u8]| [EVENT_KEY, SENDER_PREFIX].into_iter().find(|prefix| key.starts_with(prefix));
+        if let Some(prefix) = records.iter().flatten().find_map(|record| reserved(record.key)) {
+            let prefix = String::from_utf8_lossy(prefix);
             return Err(problem(code::TOPIC, format!("keys of records must not begin with {prefix}")));
         }
         Ok(())

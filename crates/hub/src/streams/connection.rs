@@ -23,6 +23,7 @@ use super::request::{AckLevel, PartitionChoice, SubscriptionStart, choose_partit
 use super::service::StreamService;
 use super::store::PendingWrite;
 use super::subscription::{GroupMembership, SendStep, StreamSubscription};
+use super::topic_history::TopicPage;
 use super::wake_flag::WakeFlag;
 use crate::access::auth::{Denied, Rights};
 use crate::model::opening::SharedOpening;
@@ -94,6 +95,7 @@ pub(crate) struct RequestedRecords {
 /// The result of a fetch or deletion.
 enum FetchResult {
     Fetched(FetchedRecords),
+    History(TopicPage<String>),
     Deleted,
 }
 
@@ -126,6 +128,20 @@ impl<I> ConnectionStreams<I> {
     /// capacity.
     pub(crate) fn append(
         &mut self,
+        to: StreamInStore<'_>,
+        choice: PartitionChoice,
+        records: Records,
+        ack: RequestedAck<I>,
+        replies: &impl Replies<Id = I>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Problem> {
+        to.store.check_keys(&to.stream, &records)?;
+        self.append_own(to, choice, records, ack, replies, cx)
+    }
+
+    /// Appends as [`append`](Self::append) does, records whose keys the server has made.
+    pub(crate) fn append_own(
+        &mut self,
         StreamInStore { store, stream }: StreamInStore<'_>,
         choice: PartitionChoice,
         records: Records,
@@ -133,7 +149,6 @@ impl<I> ConnectionStreams<I> {
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        store.check_keys(&stream, &records)?;
         let partition = choose_partition(&stream, choice, &records)?;
         match store.append(&stream, partition, records.clone()) {
             Ok(pending) => {
@@ -294,21 +309,22 @@ impl<I> ConnectionStreams<I> {
     ) {
         let name = stream.name().to_owned();
         let fetched = fetch(Arc::clone(store), stream, partition, offset, most);
-        self.reply_with(fetched, name, partition, id, replies, cx);
+        let done = fetched.map(|fetched| fetched.map(FetchResult::Fetched));
+        self.reply_when(done, name, partition, id, replies, cx);
     }
 
-    /// Answers with the result of one partition read. Answers keep the request order; one read is in flight at a time.
-    pub(crate) fn reply_with(
+    /// Answers with a part of a durable topic's history. Answers keep the request order; one read is in flight at a
+    /// time.
+    pub(crate) fn reply_with_history(
         &mut self,
-        fetched: impl Future<Output = Result<FetchedRecords, Problem>> + 'static,
-        stream: String,
-        partition: u32,
+        page: impl Future<Output = Result<TopicPage<String>, Problem>> + 'static,
+        topic: String,
         id: I,
         replies: &impl Replies<Id = I>,
         cx: &mut Context<'_>,
     ) {
-        let done = fetched.map(|fetched| fetched.map(FetchResult::Fetched));
-        self.reply_when(done, stream, partition, id, replies, cx);
+        let done = page.map(|page| page.map(FetchResult::History));
+        self.reply_when(done, topic, 0, id, replies, cx);
     }
 
     /// Deletes a stream, and answers when it is deleted.
@@ -535,6 +551,7 @@ impl<I> ConnectionStreams<I> {
             let at = ReplyContext { id: &first.id, stream: &first.stream, partition: first.partition };
             match result {
                 Ok(FetchResult::Fetched(fetched)) => replies.fetched(&at, &fetched, cx),
+                Ok(FetchResult::History(page)) => replies.history(&at, &page, cx),
                 Ok(FetchResult::Deleted) => replies.deleted(&at, cx),
                 Err(problem) => replies.failed(&first.id, problem, cx),
             }

@@ -73,9 +73,9 @@ fn open_one(
         }
     };
     let (topics, keyed_topics) = (options.durable(), options.keyed());
-    let StreamOptions { broker, compacted, config, max_streams, rules, .. } = options;
+    let StreamOptions { broker, compacted, config, max_streams, rules, timestamps, .. } = options;
     let broker = broker.map(|(broker, _)| broker);
-    let patterns = StreamPatterns { topics, keyed_topics, compacted };
+    let patterns = StreamPatterns { topics, keyed_topics, compacted, timestamps };
     let store = StreamService::new(config, patterns, max_message, broker, rules, background.clone());
     match directory.open(max_streams) {
         Ok(streams) => store.install(streams),

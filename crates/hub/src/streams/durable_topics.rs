@@ -22,12 +22,13 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use sinews_server::{Position, Publisher, TopicName};
-use sinews_stream::record::{RecordBuilder, RecordLimits, Records, ValueKind};
+use sinews_stream::record::{Record, RecordBuilder, RecordLimits, Records, ValueKind};
 use sinews_stream::{Partition, PartitionEvent, ReadError, Stream, Watcher};
 
 use super::errors::malformed;
 use super::event_records::sealed_content_of;
 use super::pattern_state::TopicDiscovery;
+use super::record_stamp::RecordStamp;
 use super::records_from::records_from;
 use super::request::now;
 use super::wake_flag::WakeFlag;
@@ -42,6 +43,8 @@ use crate::waiting_tasks::WaitingTasks;
 /// The durable topics.
 pub(crate) struct DurableTopics {
     patterns: PatternSet,
+    /// Topics whose messages have a time, or have none; the others have it.
+    timestamps: PatternSet,
     /// By name. Their number is bounded by the stream count.
     relays: Mutex<HashMap<String, Arc<TopicRelay>>>,
     /// Topics whose stream was deleted; their subscribers are not notified yet.
@@ -115,9 +118,10 @@ const BROKER_EPOCH: u64 = 1;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl DurableTopics {
-    pub(super) fn new(patterns: PatternSet) -> Self {
+    pub(super) fn new(patterns: PatternSet, timestamps: PatternSet) -> Self {
         Self {
             patterns,
+            timestamps,
             relays: Mutex::default(),
             reset: Mutex::default(),
             relay_waker: Arc::default(),
@@ -133,6 +137,11 @@ impl DurableTopics {
     /// Whether a topic is durable.
     pub(crate) fn is_durable(&self, topic: &str) -> bool {
         self.patterns.is_on(topic) && TopicName::parse(topic).is_ok()
+    }
+
+    /// Whether a durable topic's messages have the time of their publication.
+    pub(super) fn has_timestamps(&self, topic: &str) -> bool {
+        self.timestamps.get(topic).unwrap_or(true)
     }
 
     /// Whether a durable topic may match the pattern.
@@ -369,11 +378,15 @@ impl TopicRelay {
         &self,
         hub: &HubTopics,
         out: &mut Publisher,
-        content: &MessageContent,
+        record: &Record<'_>,
         position: Position,
     ) {
-        let content = content.into();
+        let content = sealed_content_of(record, self.name(), hub);
+        // The topics decide whether messages have it.
+        let stamp = RecordStamp::new(record, true);
+        let content = (&content).into();
         let publication = Publication::new(self.name(), &content).at(Some(position));
+        let publication = publication.by(stamp.sender.as_ref()).with_time(stamp.time);
         hub.publish(out, &publication.with_origin(PublicationOrigin::Stream));
     }
 
@@ -403,8 +416,7 @@ impl TopicRelay {
                             continue;
                         }
                         let position = self.position(record.offset + 1);
-                        let content = sealed_content_of(&record, self.name(), hub);
-                        self.publish(hub, publisher, &content, position);
+                        self.publish(hub, publisher, &record, position);
                         *relayed = position.sequence;
                     }
                     // Delayed workers may need the lock.

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use sinews_server::{
     Context, HistoryPolicy, InvalidTopic, Position, ReplayFrom, Sent, SlowConsumer, TopicRule,
 };
-use sinews_stream::{PartitionEvent, ReadResult, Watcher};
+use sinews_stream::{PartitionEvent, Watcher};
 
 use super::discovery::PatternInterest;
 use super::durable_topics::{RELAY_RECORDS, TopicRelay};
-use super::fetch::{FetchedRecords, READ_BYTES};
+use super::fetch::READ_BYTES;
 use super::record_content::content_of;
+use super::record_stamp::RecordStamp;
 use super::records_from::records_from;
 use super::service::StreamService;
 use super::store::{PartitionSource, ReadFailure};
@@ -38,7 +39,13 @@ pub(crate) enum DurableSubscription {
     /// A pattern: it receives the relays' publications. The node follows the streams that match.
     ByPattern { _interest: PatternInterest },
     /// It is fed from the log; `next` is the next offset.
-    Reading { relay: Arc<TopicRelay>, source: Box<PartitionSource>, next: u64, watcher: Watcher },
+    Reading {
+        relay: Arc<TopicRelay>,
+        source: Box<PartitionSource>,
+        next: u64,
+        watcher: Watcher,
+        has_timestamps: bool,
+    },
     /// It receives the relay's publications.
     Live,
 }
@@ -167,7 +174,8 @@ impl DurableSubscription {
     fn reading(store: &StreamService, relay: Arc<TopicRelay>, next: u64) -> Result<Self, Problem> {
         let source = Box::new(store.source(relay.stream(), 0)?);
         let watcher = relay.partition().watcher();
-        Ok(Self::Reading { relay, source, next, watcher })
+        let has_timestamps = store.topics().has_timestamps(relay.name());
+        Ok(Self::Reading { relay, source, next, watcher, has_timestamps })
     }
 
     /// Feeds as much as the connection takes. Returns whether the connection takes more.
@@ -186,7 +194,9 @@ impl DurableSubscription {
     }
 
     fn send_batch(&mut self, topic: &str, cx: &mut Context<'_>) -> Result<FollowStep, Problem> {
-        let Self::Reading { relay, source, next, watcher } = self else { return Ok(FollowStep::Live) };
+        let Self::Reading { relay, source, next, watcher, has_timestamps } = self else {
+            return Ok(FollowStep::Live);
+        };
         let (end, waker) = (*relay.progress(), cx.waker());
         // Another process has published this record, and this relay has not: the log will reach it.
         if *next > end && !watcher.watch(PartitionEvent::Readable(*next - 1), &waker) {
@@ -227,7 +237,8 @@ impl DurableSubscription {
             Err(ReadFailure::Failed(problem)) => return Err(problem),
         };
         for record in records_from(&read.batches, *next).take_while(|record| record.offset < end) {
-            let message = content_of(&record).framed_text(topic, Some(relay.position(record.offset + 1)));
+            let stamp = RecordStamp::new(&record, *has_timestamps);
+            let message = content_of(&record).framed_text(topic, stamp.at(relay.position(record.offset + 1)));
             match cx.send_text(&message) {
                 Ok(Sent::Dropped) | Err(_) => return Ok(FollowStep::Full),
                 Ok(_) => *next = record.offset + 1,
@@ -289,48 +300,6 @@ pub(crate) fn rule(encoded: EncodedTopics, pattern: &str) -> TopicRule {
 /// publishes before it waits for workers.
 const RELAY_HISTORY: usize = 2 * RELAY_RECORDS;
 
-/// Returns a topic's messages in its stream, from a start on, up to a count and an approximate number of bytes.
-pub(crate) async fn history(
-    store: Arc<StreamService>,
-    topic: String,
-    start: ReplayFrom,
-    most: usize,
-    most_bytes: usize,
-) -> Result<FetchedRecords, Problem> {
-    let Some(relay) = store.topic_relay(&topic)? else {
-        return Ok(FetchedRecords { from: 0, end: 0, read: None });
-    };
-    let start = if let ReplayFrom::Last(count) = start { ReplayFrom::Last(count.min(most)) } else { start };
-    let mut source = store.source(relay.stream(), 0)?;
-    // An acknowledged publication may still be on its way to the subscribers.
-    let end = store.ends(relay.stream(), 0, relay.partition()).1.max(*relay.progress());
-    let (from, _) = relay.start_offset(&store, Some(start), end);
-    let (mut next, mut count, mut whole) = (from, 0, None::<ReadResult>);
-    while next < end && count < most && whole.as_ref().is_none_or(|it| it.batches.len() < most_bytes) {
-        match poll_fn(|cx| source.poll_read(next, READ_BYTES, cx.waker())).await {
-            Ok(Some(read)) => {
-                count += records_from(&read.batches, next).count();
-                next = read.next;
-                whole = Some(match whole {
-                    Some(first) => joined(&first, read),
-                    None => read,
-                });
-            }
-            Ok(None) if relay.is_accepted(next) => relay.written(next).await,
-            Ok(None) => break,
-            Err(ReadFailure::Gap(to) | ReadFailure::Ahead(to)) => next = to,
-            Err(ReadFailure::Failed(problem)) => return Err(problem),
-        }
-    }
-    Ok(FetchedRecords { from, end, read: whole })
-}
-
-/// Joins a read with the read that follows it.
-fn joined(first: &ReadResult, mut next: ReadResult) -> ReadResult {
-    next.batches = [&first.batches[..], &next.batches].concat().into();
-    next
-}
-
 impl TopicRelay {
     /// Waits until the log has written an accepted record, or has failed.
     pub(super) async fn written(&self, offset: u64) {
@@ -349,7 +318,12 @@ impl TopicRelay {
     }
 
     /// The first record for a client that starts there, and whether no message before it is missing.
-    fn start_offset(&self, store: &StreamService, start: Option<ReplayFrom>, end: u64) -> (u64, bool) {
+    pub(super) fn start_offset(
+        &self,
+        store: &StreamService,
+        start: Option<ReplayFrom>,
+        end: u64,
+    ) -> (u64, bool) {
         let earliest = store.ends(self.stream(), 0, self.partition()).0.min(end);
         let last = |count: u64| end.saturating_sub(count).max(earliest);
         match start {

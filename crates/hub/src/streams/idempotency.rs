@@ -8,6 +8,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sinews_stream::record::idempotency_key;
 
 use super::durable_topics::TopicRelay;
@@ -17,7 +18,9 @@ use super::request::now;
 use super::service::StreamService;
 use super::store::{Deduplication, PartitionSource, ReadFailure};
 use crate::access::auth::{Action, Rights};
+use crate::model::opening::{SharedOpening, StoreFuture};
 use crate::model::problem::Problem;
+use crate::topics::recent::{RecentPublications, RecentRecord};
 
 /// Records at a stream's end whose idempotency keys are known: more than the publications that a process remembers.
 pub(crate) const RECORDS_MAX: u64 = 65_536;
@@ -35,21 +38,10 @@ pub(crate) struct RecentRecords {
     end: u64,
 }
 
-/// A publication with an idempotency key.
-pub(crate) struct RecentRecord {
-    pub(crate) idempotency_key: String,
-    pub(crate) sequence: u64,
-    /// Time since the publication, by the clock of the node that published it.
-    pub(crate) age: Duration,
-}
-
 impl RecentRecords {
-    pub(crate) fn epoch(&self) -> u64 {
-        self.relay.epoch()
-    }
-
-    /// The publications are remembered: later requests need not read their records again.
-    pub(crate) fn finish(&self) {
+    /// Remembers the publications: later requests need not read their records again.
+    pub(crate) fn remember(&self, recent: &RecentPublications) {
+        recent.restore(self.relay.name(), self.relay.epoch(), &self.publications);
         let mut read_to = self.relay.keys_read_to();
         *read_to = Some(read_to.map_or(self.end, |known| known.max(self.end)));
     }
@@ -70,12 +62,37 @@ impl StreamService {
 
     /// Reads the publications with an idempotency key among a durable topic's last records, without the records that
     /// were read before. Creates the stream, as the publication would.
-    pub(crate) async fn read_keys(self: Arc<Self>, topic: String) -> Result<Option<RecentRecords>, Problem> {
-        if let Some(opening) = self.opening(&topic, Action::Publish, &Rights::all()) {
+    pub(crate) async fn read_keys(
+        self: Arc<Self>,
+        topic: String,
+        rights: Rights,
+    ) -> Result<Option<RecentRecords>, Problem> {
+        if let Some(opening) = self.opening(&topic, Action::Publish, &rights) {
             opening.await?;
         }
         let Some(relay) = self.topic_relay(&topic)? else { return Ok(None) };
         self.read_last(relay).await.map(Some)
+    }
+
+    /// The opening that a client's publication with an idempotency key waits for; usually none.
+    pub(crate) fn opening_of_recent(
+        self: &Arc<Self>,
+        topic: &str,
+        recent: &Arc<RecentPublications>,
+        rights: &Rights,
+    ) -> Option<SharedOpening> {
+        if !self.must_read_keys(topic) {
+            return self.opening(topic, Action::Publish, rights);
+        }
+        let read = Arc::clone(self).read_keys(topic.to_owned(), rights.clone());
+        let recent = Arc::clone(recent);
+        let opening: StoreFuture<()> = Box::pin(async move {
+            if let Some(records) = read.await? {
+                records.remember(&recent);
+            }
+            Ok(())
+        });
+        Some(opening.shared())
     }
 
     async fn read_last(&self, relay: Arc<TopicRelay>) -> Result<RecentRecords, Problem> {

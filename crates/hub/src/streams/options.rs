@@ -25,6 +25,8 @@ pub struct StreamOptions {
     pub(crate) config: StreamConfig,
     pub(crate) max_streams: usize,
     pub(crate) rules: CreationRules,
+    /// Topics whose messages have a time, or have none; the namespaces set it.
+    pub(crate) timestamps: PatternSet,
 }
 
 /// A broker's identity, without secrets.
@@ -95,6 +97,7 @@ impl StreamOptions {
             config: StreamConfig::default(),
             max_streams: STREAMS_MAX,
             rules: CreationRules::default(),
+            timestamps: PatternSet::default(),
         }
     }
 
@@ -117,6 +120,7 @@ impl StreamOptions {
             config: StreamConfig::default().with_fsync(Fsync::Never).with_retain_bytes(Some(COPY_BYTES)),
             max_streams: STREAMS_MAX,
             rules: CreationRules::default(),
+            timestamps: PatternSet::default(),
         }
     }
 

@@ -16,7 +16,6 @@ use sinews_stream::broker::CopyObserver;
 use sinews_stream::record::Records;
 
 use super::durable_topics::{DurableTopics, RELAY_RECORDS, TopicRelay};
-use super::event_records::sealed_content_of;
 use crate::topics::HubTopics;
 
 /// Observes the copy of one stream.
@@ -70,8 +69,7 @@ fn publish(
             break;
         }
         let position = relay.position(offset + 1);
-        let content = sealed_content_of(&record, relay.name(), hub);
-        relay.publish(hub, publisher, &content, position);
+        relay.publish(hub, publisher, &record, position);
         relayed = position.sequence;
     }
     relayed

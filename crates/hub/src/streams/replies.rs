@@ -4,6 +4,7 @@ use sinews_server::{Context, Sent};
 use sinews_stream::{Appended, ReadResult};
 
 use super::fetch::FetchedRecords;
+use super::topic_history::TopicPage;
 use crate::model::problem::Problem;
 
 /// Encodes replies and events for one protocol.
@@ -34,6 +35,8 @@ pub(crate) trait Replies {
     ) -> (Sent, u64);
     /// The result of a fetch.
     fn fetched(&self, at: &ReplyContext<'_, Self::Id>, fetched: &FetchedRecords, cx: &mut Context<'_>);
+    /// A part of a durable topic's history, for protocols that ask for it.
+    fn history(&self, _at: &ReplyContext<'_, Self::Id>, _page: &TopicPage<String>, _cx: &mut Context<'_>) {}
     /// Records that do not exist any more, and the next offset.
     fn gap(&self, at: &ReplyContext<'_, Self::Id>, from: u64, to: u64, cx: &mut Context<'_>) -> Sent;
     /// The partitions that are assigned to a group member, with their start offsets.

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use sinews_server::{Appender, KeyLog as _, KeyWrite, KeyWritten, Publisher};
 use sinews_stream::broker::{Broker, BrokerHealth};
-use sinews_stream::record::{IDEMPOTENCY_PREFIX, RecordLimits, Records};
+use sinews_stream::record::{RecordLimits, Records};
 use sinews_stream::{
     AppendError, Lookup, Partition, Pending, StartPosition, Stream, StreamConfig, StreamError, StreamInfo,
     StreamState, Streams,
@@ -23,6 +23,7 @@ use super::groups::ActiveGroups;
 use super::local::LocalStore;
 use super::options::CreationRules;
 use super::quota::CreationQuota;
+use super::record_stamp::record_key;
 use super::request::find_partition;
 use super::ring_writes::RingWriteExecutor;
 use super::store::{Deduplication, IfMissing, OffsetLookup, PartitionSource, PendingWrite, StreamStore};
@@ -69,6 +70,8 @@ pub(crate) struct StreamPatterns {
     pub(crate) keyed_topics: PatternSet,
     /// Compacted streams.
     pub(crate) compacted: Vec<String>,
+    /// Topics whose messages have a time, or have none.
+    pub(crate) timestamps: PatternSet,
 }
 
 impl StreamService {
@@ -81,9 +84,9 @@ impl StreamService {
         rules: CreationRules,
         background: Background,
     ) -> Arc<Self> {
-        let StreamPatterns { topics, keyed_topics, compacted } = patterns;
+        let StreamPatterns { topics, keyed_topics, compacted, timestamps } = patterns;
         let limits = RecordLimits::default().with_max_bytes(max_message.min(BATCH_MAX));
-        let topics = Arc::new(DurableTopics::new(topics));
+        let topics = Arc::new(DurableTopics::new(topics, timestamps));
         let rejected = Arc::<RejectedWrites>::default();
         let keys = Arc::new(DurableKeys::new(keyed_topics, &config, Arc::clone(&rejected)));
         let store: Box<dyn StreamStore> = match broker {
@@ -245,8 +248,9 @@ impl StreamService {
         idempotency_key: Option<&str>,
         rights: &Rights,
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
-        let key = idempotency_key.map(|key| [IDEMPOTENCY_PREFIX, key.as_bytes()].concat());
-        self.prepare_record(topic, content, &key.unwrap_or_default(), rights)
+        let sender = rights.verified_sender(topic);
+        let key = record_key(idempotency_key, sender.as_deref());
+        self.prepare_record(topic, content, &key, rights)
     }
 
     /// Returns a durable topic's relay, and the record of an event from an app's server with its seal.
@@ -269,6 +273,11 @@ impl StreamService {
     ) -> Result<(Arc<TopicRelay>, Records), Problem> {
         let relay = self.topics.topic_relay(&self.stream_of_topic(topic, rights)?)?;
         Ok((relay, durable_topics::record_of(content, key, self.limits())?))
+    }
+
+    /// Whether a durable topic may match the pattern.
+    pub(crate) fn has_topics_of(&self, pattern: &str) -> bool {
+        self.topics.overlaps(pattern)
     }
 
     /// Returns a durable topic's relay, if its stream exists.

@@ -10,6 +10,7 @@
 //! publications to it, except for messages that the predecessor has delivered itself.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use sinews_server::{Position, Publisher, TopicSnapshot};
@@ -21,6 +22,7 @@ use crate::model::connection_id::ConnectionId;
 use crate::model::event::Event;
 use crate::model::publication::{Publication, PublicationOrigin, PublicationSender, WaitingPublication};
 use crate::model::socket_id::{parse_socket_id, socket_id_text};
+use crate::model::stamp::VerifiedSender;
 use crate::wire::{ContentKind, FrameSender, HandoverDelivered, HandoverFrame, HandoverHead, HandoverSender};
 
 /// This process's predecessor and successor, if there are any.
@@ -41,7 +43,7 @@ pub(super) struct Successor {
 impl HandoverRole {
     /// Passes a publication to the predecessor, if there is one that has not delivered it.
     pub(super) fn pass_to_predecessor(&self, publication: &Publication<'_, '_>, position: Option<Position>) {
-        let Publication { topic, content, origin, sender, .. } = *publication;
+        let Publication { topic, content, origin, .. } = *publication;
         let Some(predecessor) = &self.predecessor else { return };
         if origin == (PublicationOrigin::Predecessor { awaits: false }) {
             return;
@@ -52,7 +54,7 @@ impl HandoverRole {
             kind,
             position: position.map(Into::into),
             answers: origin == PublicationOrigin::Predecessor { awaits: true },
-            sender: sender.into(),
+            sender: publication.into(),
         };
         predecessor.send_or_cut(HandoverFrame { head, body });
     }
@@ -61,9 +63,9 @@ impl HandoverRole {
 impl Successor {
     /// Queues a publication for the successor; returns whether the queue had capacity.
     pub(super) fn forward(&self, publication: &Publication<'_, '_>, kept: bool) -> bool {
-        let Publication { topic, content, sender, .. } = *publication;
+        let Publication { topic, content, .. } = *publication;
         let (kind, body) = content.message().parts();
-        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, sender: sender.into() };
+        let head = HandoverHead::Publish { topic: topic.to_owned(), kind, kept, sender: publication.into() };
         let frame = HandoverFrame { head, body };
         // One order for both queues.
         let mut awaited = self.lock();
@@ -83,9 +85,21 @@ impl Successor {
 }
 
 /// The sender as a frame has it.
-impl From<PublicationSender> for HandoverSender {
-    fn from(PublicationSender { socket, exclude, .. }: PublicationSender) -> Self {
-        Self { socket: socket.map(socket_id_text), exclude: exclude.map(|id| id.to_string()) }
+impl From<&Publication<'_, '_>> for HandoverSender {
+    fn from(publication: &Publication<'_, '_>) -> Self {
+        let PublicationSender { socket, exclude, .. } = publication.sender;
+        Self {
+            socket: socket.map(socket_id_text),
+            exclude: exclude.map(|id| id.to_string()),
+            verified: publication.verified.map(|sender| sender.to_json()),
+            at: publication.time,
+        }
+    }
+}
+
+impl HandoverSender {
+    fn verified(&self) -> Option<Arc<VerifiedSender>> {
+        VerifiedSender::read_json(self.verified.as_ref()?.as_bytes()).map(Arc::new)
     }
 }
 
@@ -228,7 +242,9 @@ impl HubTopics {
         sender: &HandoverSender,
     ) {
         let (content, origin) = (content.into(), PublicationOrigin::Predecessor { awaits: kept });
+        let verified = sender.verified();
         let publication = Publication::new(topic, &content).with_sender(sender.into());
+        let publication = publication.by(verified.as_ref()).with_time(sender.at);
         self.publish(out, &publication.with_origin(origin));
     }
 
@@ -243,7 +259,9 @@ impl HubTopics {
         sender: &HandoverSender,
     ) {
         let content = content.into();
+        let verified = sender.verified();
         let publication = Publication::new(topic, &content).with_sender(sender.into()).at(position);
+        let publication = publication.by(verified.as_ref()).with_time(sender.at);
         let publication = publication.with_origin(PublicationOrigin::Successor);
         let last_event = self.lock_last_event(topic);
         let role = self.read_role();

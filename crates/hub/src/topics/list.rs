@@ -8,7 +8,7 @@ use sinews_server::{Publisher, TopicName, TopicPattern};
 
 use super::encodings::Encodings;
 use crate::model::check_subscription;
-use crate::model::encoding::EncodedTopics;
+use crate::model::encoding::{EncodedTopics, MESSAGES};
 use crate::model::problem::{Problem, code, problem};
 
 /// Maximum number of topics that one look at the list reads, so that the thread's other work is not delayed.
@@ -118,6 +118,13 @@ impl TopicScan {
             self.after = Some(last.clone());
         }
         merged.into_iter().collect()
+    }
+
+    /// The next names with subscribers or retained messages behind a name, matching or not; empty at the end.
+    pub(crate) fn messages_after(&self, after: Option<&str>, publisher: &Publisher) -> Vec<String> {
+        let after = after.map(|after| MESSAGES.topic(after));
+        let listed = publisher.topics(&MESSAGES.topic(&self.prefix), after.as_deref(), SCAN_MAX);
+        listed.iter().filter_map(|topic| MESSAGES.name(&topic.name)).map(str::to_owned).collect()
     }
 
     fn next_encoded(&self, encoded: EncodedTopics, publisher: &Publisher) -> TopicsInUse {

@@ -172,7 +172,14 @@ mod tests {
         let content = MessageContent::Text(vec![b'x'; 1 << 20].into());
         let origin = NodePublicationId { node: 1 << 127, start, number, index };
         let (topic, origin) = ("t".to_owned(), PublicationOrigin::Node(origin));
-        WaitingPublication { topic, content, origin, sender: PublicationSender::default() }
+        WaitingPublication {
+            topic,
+            content,
+            origin,
+            sender: PublicationSender::default(),
+            verified: None,
+            time: None,
+        }
     }
 
     fn node_id(publication: &WaitingPublication) -> NodePublicationId {

@@ -21,6 +21,7 @@ use super::{HubTopics, TopicPublisher};
 use crate::model::connection_id::ConnectionId;
 use crate::model::is_reserved;
 use crate::model::publication::{Publication, PublicationOrigin};
+use crate::model::stamp::now_ms;
 
 /// An encoding that has the position of a publication from another one, and the topic's name there.
 struct Follower<'a> {
@@ -40,7 +41,8 @@ impl HubTopics {
     /// Publishes in all encodings, and to the other processes that need the publication. Returns how many of this
     /// process's subscriptions it reaches.
     pub(crate) fn publish(&self, out: &mut impl TopicPublisher, publication: &Publication<'_, '_>) -> usize {
-        let Publication { topic, content, origin, sender, .. } = *publication;
+        let Publication { topic, origin, .. } = *publication;
+        let publication = &publication.with_time(self.time_of(publication));
         if let (PublicationOrigin::Local, Some(stored)) = (origin, self.stored(topic)) {
             // Without an answer to wait for.
             stored.publish(publication);
@@ -65,19 +67,27 @@ impl HubTopics {
         // The other nodes receive a topic's events in the order in which this node retains them.
         if let (PublicationOrigin::Local, Some(nodes)) = (origin, self.other_nodes()) {
             // A node that has its first subscriber later answers with the last event.
-            nodes.publish(topic, content.message(), sender.exclude, last_event.is_some());
+            nodes.publish(publication, last_event.is_some());
         }
         reached
     }
 
     /// Delivers a publication that the topic store does not have, also to the other nodes. It has no position.
     pub(crate) fn publish_unstored(&self, out: &mut impl TopicPublisher, publication: &Publication<'_, '_>) {
-        let Publication { topic, content, sender, .. } = *publication;
+        let topic = publication.topic;
+        let publication = &publication.with_time(self.time_of(publication));
         let last_event = self.lock_last_event(topic);
         self.deliver(self.read_role(), out, publication, last_event.is_some());
         if let Some(nodes) = self.other_nodes() {
-            nodes.publish(topic, content.message(), sender.exclude, last_event.is_some());
+            nodes.publish(publication, last_event.is_some());
         }
+    }
+
+    /// The time in a publication's message: now, unless it is known.
+    fn time_of(&self, publication: &Publication<'_, '_>) -> Option<u64> {
+        let Publication { topic, origin, time, .. } = *publication;
+        let time = || time.or_else(|| (origin == PublicationOrigin::Local).then(now_ms));
+        if self.has_timestamps(topic) { time() } else { None }
     }
 
     /// Forwards this process's or its predecessor's publication to the successor. Returns whether it waits there for

@@ -23,11 +23,14 @@ impl StoredTarget for HubTopics {
         StoredEntries { floor, passed, entries }: StoredEntries,
     ) {
         let positioned = self.encodings().assigning().into_iter().chain(self.encodings().following());
+        let has_timestamps = self.has_timestamps(topic);
         for registered in positioned {
             let Some(name) = registered.encoding.name(topic) else { continue };
             let messages = entries.iter().map(|entry| {
                 let content = PublishedContent::from(&entry.content);
                 let publication = Publication::new(topic, &content).with_sender(entry.sender);
+                let publication =
+                    publication.by(entry.verified.as_ref()).with_time(has_timestamps.then_some(entry.time));
                 let position = Position { sequence: entry.sequence, ..position };
                 let message = registered.encoding.encode(&publication, &name, Some(position));
                 StoredMessage { sequence: entry.sequence, message, age: entry.age }

@@ -83,6 +83,10 @@ fn push_event(text: &mut String, event: &WebhookEvent) {
         EventDetail::TopicOccupied { .. }
         | EventDetail::TopicVacated { .. }
         | EventDetail::CacheMiss { .. } => {}
+        EventDetail::ServerStarted { version, node } => {
+            fields["version"] = json!(**version);
+            set(&mut fields, "node", node.as_deref());
+        }
         EventDetail::SubscriptionCount { count, .. } => fields["count"] = json!(count),
         EventDetail::MemberJoined { member, .. } => fields["member"] = presence::member(member),
         EventDetail::MemberLeft { id, .. } => fields["member"] = json!({ "id": **id }),

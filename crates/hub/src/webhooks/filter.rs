@@ -9,7 +9,7 @@ use crate::model::is_reserved;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventFilter {
     /// Bits of the kinds.
-    kinds: u8,
+    kinds: u16,
     topics: TopicSelection,
 }
 
@@ -51,7 +51,7 @@ impl EventFilter {
         is_counted && self.kinds & WebhookEventKind::SubscriptionCount.bit() != 0 && self.matches_topic(topic)
     }
 
-    pub(super) fn kinds(&self) -> u8 {
+    pub(super) fn kinds(&self) -> u16 {
         self.kinds
     }
 
@@ -84,7 +84,7 @@ impl EventFilter {
     }
 }
 
-fn bits(kinds: &[WebhookEventKind]) -> u8 {
+fn bits(kinds: &[WebhookEventKind]) -> u16 {
     kinds.iter().fold(0, |bits, kind| bits | kind.bit())
 }
 

@@ -5,6 +5,7 @@ mod keys;
 mod login;
 mod rejections;
 mod revocations;
+mod senders;
 mod stored;
 
 use std::io::Write as _;

@@ -3,6 +3,7 @@
 #[expect(dead_code, reason = "the tests of the program use the rest")]
 pub(crate) mod fake_broker;
 pub(crate) mod fake_store;
+pub(crate) mod json_client;
 pub(crate) mod memory_broker;
 pub(crate) mod test_broker;
 

@@ -10,7 +10,9 @@ use sinews_session::Prepared;
 use super::directory::Directory;
 use super::entry::{Reach, Recipients, TopicEntry};
 use super::history::append::{EpochMismatch, HistoryPlace, PublishOrigin};
-use super::history::policy::{HistoryPolicy, Position, ReplayFrom, StoredHistory, TopicSnapshot};
+use super::history::policy::{
+    HistoryPage, HistoryPolicy, HistoryQuery, Position, ReplayFrom, StoredHistory, TopicSnapshot,
+};
 use super::keyed::page::page as keyed_page;
 use super::keyed::table::Notifier;
 use super::keyed::update::{KeyChange, KeyPage, KeyedSnapshot};
@@ -180,6 +182,12 @@ impl Publisher {
     #[must_use]
     pub fn histories(&self) -> Vec<TopicSnapshot> {
         self.directory.export()
+    }
+
+    /// Returns a part of the retained messages of a topic ([`Topics::history_page`](crate::Topics::history_page)).
+    #[must_use]
+    pub fn history_page(&self, name: &str, query: &HistoryQuery) -> HistoryPage {
+        self.directory.history_page(name, query)
     }
 
     /// Returns the retained messages of a topic from a start on ([`Topics::history`](crate::Topics::history)).

@@ -148,6 +148,14 @@ fn only_keys_have_idempotency_keys() {
     let prefixed = [IDEMPOTENCY_PREFIX, b"a"].concat();
     assert_eq!(idempotency_key(&prefixed), Some(&b"a"[..]));
     assert_eq!(idempotency_key(b"a"), None);
+    let (with_key, without) = (b"sinews-sender:~k {\"user\":\"a b\"}", b"sinews-sender: {}");
+    assert_eq!((idempotency_key(with_key), idempotency_key(without)), (Some(&b"~k"[..]), None));
+    assert_eq!(deduplication_id(with_key), b"sinews-sender:~k");
+    assert_eq!((sender(with_key), sender(without)), (Some(&b"{\"user\":\"a b\"}"[..]), Some(&b"{}"[..])));
+    assert_eq!(
+        (sender(b"sinews-sender:"), sender(&prefixed), deduplication_id(b"a")),
+        (None, None, &b"a"[..])
+    );
     assert!(records(&[(b"k", b"v"), (&prefixed, b"v")]).have_idempotency_key());
     assert!(records(&[(IDEMPOTENCY_PREFIX, b"")]).have_idempotency_key());
     // A value that begins with the prefix, or completes a key that does.

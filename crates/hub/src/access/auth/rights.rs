@@ -14,6 +14,7 @@ use crate::access::namespaces::{
 };
 use crate::model::brief::{ECHO_MAX, brief};
 use crate::model::problem::{Problem, code, problem};
+use crate::model::stamp::VerifiedSender;
 use crate::model::{Creator, HookKind};
 use crate::uncached::UNCACHED;
 
@@ -36,6 +37,8 @@ pub(super) struct Grant {
     /// Topics and patterns to which the server subscribes the client.
     pub(super) topics: Box<[String]>,
     pub(super) subject: Option<Box<str>>,
+    /// The claim `info`, in JSON.
+    pub(super) info: Option<Arc<str>>,
     /// The id of a Pusher protocol app, for its server's rights.
     pub(super) app: Option<Box<str>>,
     /// Token id (`jti`).
@@ -185,6 +188,21 @@ impl Rights {
     /// Returns the `sub` of the client's token, if it has one.
     pub(crate) fn subject(&self) -> Option<&str> {
         self.grant.as_ref()?.subject.as_deref()
+    }
+
+    /// Returns the claim `info` of the client's token, in JSON.
+    pub(crate) fn info(&self) -> Option<&str> {
+        self.grant.as_ref()?.info.as_deref()
+    }
+
+    /// Returns the sender of the client's publications to a topic, if its messages name it.
+    pub(crate) fn verified_sender(&self, topic: &str) -> Option<Arc<VerifiedSender>> {
+        let grant = self.grant.as_ref()?;
+        let user = grant.subject.as_ref().filter(|user| user.len() <= VerifiedSender::USER_MAX)?;
+        if !self.in_namespace(|table| table.options_for(topic).has_sender)? {
+            return None;
+        }
+        Some(Arc::new(VerifiedSender { user: user.clone(), info: grant.info.clone() }))
     }
 
     /// Returns the client's user and address.

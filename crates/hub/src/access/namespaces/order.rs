@@ -59,11 +59,30 @@ impl PatternSet {
 
     /// Returns whether the option is on for a topic, or for all topics of a pattern.
     pub(crate) fn is_on(&self, topic: &str) -> bool {
-        if self.0.is_empty() {
-            return false;
+        self.get(topic) == Some(true)
+    }
+
+    /// Returns whether the option is on for all topics of a pattern, also for those of more specific patterns.
+    pub(crate) fn is_on_throughout(&self, requested: &str) -> bool {
+        let Ok(parsed) = TopicPattern::parse(requested) else { return false };
+        for (pattern, on) in &self.0 {
+            if pattern.covers(&parsed) {
+                return *on;
+            }
+            if !on && overlap(pattern.as_str(), requested) {
+                return false;
+            }
         }
-        let Ok(topic) = TopicPattern::parse(topic) else { return false };
-        self.0.iter().find(|(pattern, _)| pattern.covers(&topic)).is_some_and(|(_, on)| *on)
+        false
+    }
+
+    /// Returns whether the option is on or off for a topic; `None` if no pattern decides.
+    pub(crate) fn get(&self, topic: &str) -> Option<bool> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let topic = TopicPattern::parse(topic).ok()?;
+        self.0.iter().find(|(pattern, _)| pattern.covers(&topic)).map(|(_, on)| *on)
     }
 }
 
@@ -77,6 +96,22 @@ impl From<Vec<String>> for PatternSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn option_is_on_throughout_a_pattern_without_exceptions() {
+        let set =
+            PatternSet::new([("chat.>", true), ("chat.tmp.*", false)].map(|(it, on)| (it.to_owned(), on)));
+        for (pattern, expected) in [
+            ("chat.*", true),
+            ("chat.a.*", true),
+            ("chat.>", false),
+            ("chat.*.a", false),
+            (">", false),
+            ("a.*", false),
+        ] {
+            assert_eq!(set.is_on_throughout(pattern), expected, "{pattern}");
+        }
+    }
 
     #[test]
     fn first_different_token_decides_how_specific_a_pattern_is() {

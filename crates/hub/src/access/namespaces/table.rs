@@ -16,6 +16,7 @@ use crate::access::namespaces::{
 use crate::model::HookKind;
 use crate::model::brief::brief;
 use crate::model::problem::{Problem, code, problem};
+use crate::model::stamp::VerifiedSender;
 use crate::outgoing::options::{HookFailure, HookOptions, HookTarget};
 
 /// The options of one topic.
@@ -26,6 +27,8 @@ pub(crate) struct TopicOptions {
     pub(crate) write_keys: TopicAccess,
     pub(crate) has_no_keys: bool,
     pub(crate) has_no_presence: bool,
+    /// Messages name their sender.
+    pub(crate) has_sender: bool,
     pub(crate) presence_interval: PresenceInterval,
     pub(crate) key_interval: Option<Duration>,
     max_keys: Option<usize>,
@@ -105,6 +108,19 @@ pub(crate) struct NamespaceTable {
     hooks: HookOptions,
 }
 
+/// Checks that messages can name a user.
+fn check_sender(topic: &str, user: &str) -> Result<(), Problem> {
+    let (bytes, limit) = (user.len(), VerifiedSender::USER_MAX);
+    if bytes <= limit {
+        return Ok(());
+    }
+    let text = format!(
+        "the token's sub of {bytes} bytes exceeds the limit of {limit} bytes of topics with sender, such as {}",
+        brief(topic)
+    );
+    Err(problem(code::TOO_LARGE, text))
+}
+
 /// Topics that a thread has resolved; when the cache is full, it is emptied.
 const RESOLVED_MAX: usize = 4_096;
 
@@ -179,6 +195,7 @@ impl NamespaceTable {
             write_keys: first!(write_keys).unwrap_or_default(),
             has_no_keys: first!(keyed) == Some(false),
             has_no_presence: first!(presence) == Some(false),
+            has_sender: first!(sender) == Some(true),
             presence_interval: PresenceInterval::new(
                 first!(presence_interval).unwrap_or(Topics::PRESENCE_INTERVAL),
                 first!(presence_interval_max).unwrap_or(PresenceInterval::DEFAULT_MAX),
@@ -268,6 +285,9 @@ impl NamespaceTable {
     ) -> Result<(), Problem> {
         let options = self.options_for(topic);
         options.check_size(topic, bytes)?;
+        if let Some(user) = client.subject.filter(|_| options.has_sender) {
+            check_sender(topic, user)?;
+        }
         if options.connection_rate.is_none() && options.user_rate.is_none() {
             return Ok(());
         }

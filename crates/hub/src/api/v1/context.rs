@@ -8,8 +8,7 @@ use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde_json::Value;
 use sinews_server::{Answer, Monitor, Response};
 
-use super::idempotency::RecentPublications;
-use crate::access::auth::{ApiRight, ApiRights};
+use crate::access::auth::{ApiRight, ApiRights, Rights};
 use crate::cluster::Cluster;
 use crate::config::ConfigHandle;
 use crate::keys::KeyStore;
@@ -32,7 +31,6 @@ pub(super) struct ApiContext {
     pub(super) hub: Arc<HubTopics>,
     pub(super) store: Option<Arc<StreamService>>,
     pub(super) cluster: Option<Arc<Cluster>>,
-    pub(super) recent: Arc<RecentPublications>,
     pub(super) monitor: Monitor,
     pub(super) version: String,
     pub(super) commit: String,
@@ -73,9 +71,8 @@ impl ApiContext {
         let reads = topics.into_iter().filter_map(|topic| {
             let store = Arc::clone(self.durable_store(&topic)?);
             Some(async move {
-                if let Some(records) = store.read_keys(topic.clone()).await? {
-                    self.recent.restore(&topic, &records);
-                    records.finish();
+                if let Some(records) = store.read_keys(topic, Rights::all()).await? {
+                    records.remember(self.hub.recent());
                 }
                 Ok(())
             })

@@ -12,20 +12,20 @@ use sinews_server::{Answer, Publisher, Request, Response};
 
 use super::body::{content_of, parse, read};
 use super::context::{ApiContext, Executed, failure, text_success};
-use super::idempotency::{ApiPublication, Published, check_key};
 use super::topics::matching_topics_of_all_nodes;
 use crate::access::auth::{ApiRight, ApiRights, Rights};
 use crate::activity::{Activity, BACKEND};
-use crate::api::streams::{StoredPublication, append_to_topic};
 use crate::model::brief::brief;
 use crate::model::connection_id::ConnectionId;
 use crate::model::json::present;
 use crate::model::problem::{Problem, code, problem};
-use crate::model::publication::{Publication, PublicationSender, WaitingPublication};
+use crate::model::publication::{Publication, PublicationSender};
 use crate::model::schema::requests;
 use crate::model::{self, MessageContent, push_json};
+use crate::session::publishing::publish_once;
 use crate::topics::TopicPublisher;
 use crate::topics::list::TopicScan;
+use crate::topics::recent::{KeyedPublication, Published, StoredPublication, check_key};
 
 /// Maximum messages in a batch.
 const BATCH_MAX: usize = 1_000;
@@ -106,7 +106,7 @@ fn excluded(id: Option<&str>) -> Result<Option<ConnectionId>, Problem> {
 }
 
 /// A publication with its topic, or the error of one message among others.
-type PublishOutcome = Result<(ApiPublication, bool), Problem>;
+type PublishOutcome = Result<(KeyedPublication, bool), Problem>;
 
 /// `POST /publish`.
 pub(super) fn publish(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
@@ -123,28 +123,21 @@ pub(super) fn publish(context: &Arc<ApiContext>, rights: &ApiRights, request: &m
                     let (context, rights, publisher) =
                         (&delayed.context, &delayed.rights, &mut delayed.publisher);
                     let (publication, repeated) = publish_message(context, rights, publisher, &body)?;
-                    Ok((result_of(publication).await?, repeated))
+                    Ok((publication.result().await?, repeated))
                 };
                 answer_to_one(&topic, published.await)
             }));
         }
     };
     Ok(match publication {
-        ApiPublication::Done(published) => answer_to_one(&body.topic, Ok((published, repeated))).into(),
-        ApiPublication::Appending(append) => {
+        KeyedPublication::Done(published) => answer_to_one(&body.topic, Ok((published, repeated))).into(),
+        KeyedPublication::Appending(append) => {
             let topic = body.topic.into_owned();
             Answer::later(async move {
                 answer_to_one(&topic, append.await.map(|published| (published, repeated)))
             })
         }
     })
-}
-
-async fn result_of(publication: ApiPublication) -> Result<Published, Problem> {
-    match publication {
-        ApiPublication::Done(published) => Ok(published),
-        ApiPublication::Appending(append) => append.await,
-    }
 }
 
 fn answer_to_one(topic: &str, result: Result<(Published, bool), Problem>) -> Response {
@@ -371,73 +364,12 @@ fn publish_to(
             format!("exclude: {} is a durable topic, whose records reach all subscribers", brief(topic));
         return Err(problem(code::TOPIC, text));
     }
-    let mut publish = || match store {
-        Some(store) => {
-            let append = append_to_topic(store, topic, content.clone(), key, Rights::all());
-            ApiPublication::appending(async move { append.await.map(Published::Stored) })
-        }
-        None => {
-            let sender = PublicationSender { exclude, ..PublicationSender::default() };
-            let content = content.into();
-            let publication = Publication::new(topic, &content).with_sender(sender);
-            if let Some(stored) = context.hub.stored(topic) {
-                let appended = stored.append_for_client(&publication, key);
-                return ApiPublication::appending(async move {
-                    let stored = StoredPublication::acknowledged(appended.await?);
-                    Ok(stored.map_or(Published::Unstored, Published::Stored))
-                });
-            }
-            if let Some(key) = key
-                && let Some(publication) = publish_first(context, &publication, key)
-            {
-                return publication;
-            }
-            ApiPublication::Done(deliver(context, out, &publication))
-        }
-    };
-    let mut publish = || {
-        let observed = || Activity { path: BACKEND, ..Activity::publication(topic, content) };
-        context.hub.activity().observe(observed);
-        publish()
-    };
-    match key {
-        None => Ok((publish(), false)),
-        Some(key) => {
-            let relay = store.and_then(|store| store.topic_relay(topic).ok().flatten());
-            let epoch = relay.map(|relay| relay.epoch());
-            Ok(context.recent.publish_once(topic, key, epoch, publish))
-        }
-    }
-}
-
-/// Publishes to a topic without a history.
-fn deliver(
-    context: &ApiContext,
-    out: &mut impl TopicPublisher,
-    publication: &Publication<'_, '_>,
-) -> Published {
-    let subscribers = context.hub.publish(out, publication);
-    Published::Delivered { subscribers, cluster: context.hub.reaches_nodes() }
-}
-
-/// Publishes to a topic without a history, unless a node has published with the same idempotency key: the topic store
-/// knows. `None` without one.
-fn publish_first(
-    context: &Arc<ApiContext>,
-    publication: &Publication<'_, '_>,
-    key: &str,
-) -> Option<ApiPublication> {
-    let stored = context.hub.all_stored()?;
-    let mut out = stored.publisher()?;
-    let is_first = stored.is_first(publication.topic, key);
-    let (context, waiting) = (Arc::clone(context), WaitingPublication::from(publication));
-    Some(ApiPublication::appending(async move {
-        if !is_first.await {
-            return Ok(Published::Elsewhere);
-        }
-        let content = (&waiting.content).into();
-        Ok(deliver(&context, &mut out, &waiting.publication(&content)))
-    }))
+    let observed = || Activity { path: BACKEND, ..Activity::publication(topic, content) };
+    context.hub.activity().observe(observed);
+    let sender = PublicationSender { exclude, ..PublicationSender::default() };
+    let content = content.into();
+    let publication = Publication::new(topic, &content).with_sender(sender);
+    Ok(publish_once(&context.hub, store, out, &publication, key, &Rights::all()))
 }
 
 /// Encodes a publication's result, without building a JSON object first.
@@ -469,13 +401,13 @@ fn success_text(topic: &str, published: Published, repeated: bool) -> String {
 
 /// The answer with a result for each message; it waits for appends.
 fn results(outcomes: Vec<(String, PublishOutcome)>) -> Answer {
-    let is_pending = |outcome: &PublishOutcome| matches!(outcome, Ok((ApiPublication::Appending(_), _)));
+    let is_pending = |outcome: &PublishOutcome| matches!(outcome, Ok((KeyedPublication::Appending(_), _)));
     if outcomes.iter().any(|(_, outcome)| is_pending(outcome)) {
         return Answer::later(async { text_success(results_text(outcomes).await) });
     }
     let results = outcomes.iter().map(|(topic, outcome)| match outcome {
-        Ok((ApiPublication::Done(published), repeated)) => result_text(topic, Ok(*published), *repeated),
-        Ok((ApiPublication::Appending(_), _)) => String::new(),
+        Ok((KeyedPublication::Done(published), repeated)) => result_text(topic, Ok(*published), *repeated),
+        Ok((KeyedPublication::Appending(_), _)) => String::new(),
         Err(problem) => result_text(topic, Err(problem.clone()), false),
     });
     answer_of(results).into()
@@ -484,8 +416,10 @@ fn results(outcomes: Vec<(String, PublishOutcome)>) -> Answer {
 async fn results_text(outcomes: Vec<(String, PublishOutcome)>) -> String {
     let results = outcomes.into_iter().map(|(topic, outcome)| {
         let (published, repeated) = match outcome {
-            Ok((ApiPublication::Done(published), repeated)) => (Either::Left(ready(Ok(published))), repeated),
-            Ok((ApiPublication::Appending(append), repeated)) => (Either::Right(append), repeated),
+            Ok((KeyedPublication::Done(published), repeated)) => {
+                (Either::Left(ready(Ok(published))), repeated)
+            }
+            Ok((KeyedPublication::Appending(append), repeated)) => (Either::Right(append), repeated),
             Err(problem) => (Either::Left(ready(Err(problem))), false),
         };
         async move { result_text(&topic, published.await, repeated) }

@@ -102,6 +102,9 @@ pub(super) const HISTORY_MESSAGE: Schema = Schema::Object(&[
     required("topic", Schema::Text, "The topic"),
     optional("epoch", Schema::Integer, "Epoch of the message's position"),
     optional("seq", Schema::Integer, "Sequence of the message"),
+    optional("at", Schema::Integer, "Time of the publication in milliseconds since 1970"),
+    optional("user", Schema::Text, "The user that has published, of a namespace with `sender`"),
+    optional("info", Schema::Any, "The claim `info` of the token of this user"),
     optional("data", Schema::Any, "Content as JSON"),
     optional("b64", Schema::Text, "Content as bytes in base64"),
 ]);

@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Answer, KeyWrite, Publisher, ReplayFrom, Request, Response, Topics};
+use sinews_server::{Answer, KeyWrite, Position, Publisher, Request, Response, Topics};
 
 use super::body::{content_of, limit_of, number_query, read, text_query, topic_of};
 use super::context::{ApiContext, Executed, failure, list_success, success, text_success};
@@ -16,6 +16,7 @@ use crate::api::keys;
 use crate::cluster::Cluster;
 use crate::cluster::command::{NodeCommand, NodeResults};
 use crate::model::Creator;
+use crate::model::history::HistoryRange;
 use crate::model::json::present;
 use crate::model::json_list::JsonList;
 use crate::model::opening::SharedOpening;
@@ -213,36 +214,54 @@ pub(super) fn members(_: &Arc<ApiContext>, rights: &ApiRights, request: &mut Req
 pub(super) fn history(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut Request<'_>) -> Executed {
     let topic = topic_of(request)?;
     rights.may(ApiRight::Read, &topic)?;
-    let start = match (
-        number_query(request, "last")?,
-        number_query(request, "epoch")?,
-        number_query(request, "seq")?,
-    ) {
-        (None, None, None) => ReplayFrom::Last(HISTORY_MAX),
-        (Some(last), None, None) => ReplayFrom::Last(usize::try_from(last).unwrap_or(HISTORY_MAX)),
-        (None, Some(epoch), Some(sequence)) => ReplayFrom::After(sinews_server::Position { epoch, sequence }),
-        _ => return Err(problem(code::MALFORMED, "either last, or epoch and seq")),
-    };
+    let range = range_of(request)?;
     let store = context.store.as_ref().filter(|store| store.topics().is_durable(&topic));
+    let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
     let Some(store) = store else {
         let (hub, publisher) = (Arc::clone(&context.hub), request.publisher());
-        let opening = hub.opening_of_history(&topic, Some(start));
+        let opening = hub.opening_of_history(&topic, Some(range.start()));
         let read = move || {
-            let messages = history_page(&hub, &topic, start, |name, start| publisher.history(name, start))?;
-            let head = format!("{{\"topic\":{},\"messages\":[", json!(topic));
-            Ok(list_success(JsonList::new(head, messages, "]}\n")))
+            let page = history_page(&hub, &topic, range, |name, query| publisher.history_page(name, query))?;
+            let tail = page.tail() + "\n";
+            Ok(list_success(JsonList::new(head, page.messages, tail)))
         };
         return when_open(opening, read);
     };
-    let read = stored_history(store, &topic, start);
+    let read = stored_history(Arc::clone(store), topic, range);
     Ok(Answer::later(async move {
         match read.await {
-            Ok(messages) => {
-                text_success(format!("{{\"topic\":{},\"messages\":[{messages}]}}\n", json!(topic)))
-            }
+            Ok(page) => text_success(format!("{head}{}{}\n", page.messages, page.tail())),
             Err(problem) => failure(&problem),
         }
     }))
+}
+
+/// The part of a history that a request names.
+fn range_of(request: &Request<'_>) -> Result<HistoryRange, Problem> {
+    let position = |epoch: &str, sequence: &str| {
+        let fault = || problem(code::MALFORMED, format!("{epoch} and {sequence} are given together"));
+        match (number_query(request, epoch)?, number_query(request, sequence)?) {
+            (None, None) => Ok(None),
+            (Some(epoch), Some(sequence)) => Ok(Some(Position { epoch, sequence })),
+            _ => Err(fault()),
+        }
+    };
+    let count = |name| {
+        let number = number_query(request, name)?;
+        Ok::<_, Problem>(number.map(|count| usize::try_from(count).unwrap_or(HISTORY_MAX)))
+    };
+    let (from, before) = (position("epoch", "seq")?, position("before_epoch", "before_seq")?);
+    match (count("last")?, from, before, count("limit")?) {
+        (last, None, before, None) => Ok(HistoryRange::Last { count: last.unwrap_or(HISTORY_MAX), before }),
+        (None, Some(position), None, limit) => {
+            Ok(HistoryRange::After { position, limit: limit.unwrap_or(HISTORY_MAX) })
+        }
+        _ => {
+            let text =
+                "either last, perhaps with before_epoch and before_seq, or epoch and seq, perhaps with limit";
+            Err(problem(code::MALFORMED, text))
+        }
+    }
 }
 
 /// Reads a topic when its copy is here.
@@ -295,7 +314,7 @@ pub(super) fn key(context: &Arc<ApiContext>, rights: &ApiRights, request: &mut R
         let Some((change, position)) = publisher.key(&topic, &key) else {
             return Err(problem(code::NO_STREAM, "the key does not exist"));
         };
-        let version = sinews_server::Position { sequence: change.version(), ..position };
+        let version = Position { sequence: change.version(), ..position };
         let answer = text_success(key_json(&topic, &change, position));
         Ok(answer.with_header("ETag", keys::entity_tag(version)))
     })

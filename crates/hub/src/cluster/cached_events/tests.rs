@@ -15,6 +15,7 @@ use crate::connections::ConnectionCounts;
 use crate::hub::encodings;
 use crate::model::MessageContent;
 use crate::model::nodes::OtherNodes as _;
+use crate::model::publication::Publication;
 
 const TOPIC: &str = "kept.cache-a";
 
@@ -121,7 +122,8 @@ fn missed_event_follows_its_publication() {
             has_started.recv().unwrap();
             thread::yield_now();
             assert_eq!(cluster.outbox.waiting(), 0, "a publication is under way");
-            cluster.publish(TOPIC, &MessageContent::Event(event.clone().into()), None, true);
+            let content = MessageContent::Event(event.clone().into());
+            cluster.publish(&Publication::new(TOPIC, &(&content).into()), true);
             drop(publication);
         });
         let sent = sent(&cluster);

@@ -6,7 +6,9 @@ use sinews_server::{BoundServer, Router, Server};
 use tracing::Metadata;
 use tracing::span::{Attributes, Id, Record};
 
-use super::super::message::{MessageKind, NodeId, NodeMessageHead, write_publication, write_topic};
+use super::super::message::{
+    EncodedPublication, MessageKind, NodeId, NodeMessageHead, write_publication, write_topic,
+};
 use super::super::options::ClusterOptions;
 use super::super::outbox::Audience;
 use super::super::times::NODE_TIMEOUT;
@@ -171,7 +173,11 @@ fn lines_of_the_log_that_nodes_and_the_broker_cause_are_limited() {
     let large = vec![b'x'; cluster.outbox.max_payload()];
     count("clients publish what the broker does not accept", 1, &mut || {
         for _ in 0..NODES {
-            cluster.outbox.push("chat.1", Audience::Subscribers, ContentKind::Text, &large, None);
+            cluster.outbox.push(
+                "chat.1",
+                Audience::Subscribers,
+                &EncodedPublication::plain(ContentKind::Text, &large, None),
+            );
         }
     });
     count("clients connect, and the application answers with invalid claims", 1, &mut || {
@@ -392,7 +398,11 @@ fn list_of_revocations_leaves_in_parts_without_further_events() {
         link.link.receiver.do_pending_work();
         let waiting = cluster.outbox.waiting();
         assert!(waiting < 1 << 20, "{waiting}");
-        cluster.outbox.push("chat.1", Audience::Subscribers, ContentKind::Text, b"a", None);
+        cluster.outbox.push(
+            "chat.1",
+            Audience::Subscribers,
+            &EncodedPublication::plain(ContentKind::Text, b"a", None),
+        );
         link.link.turn();
         let is_flushed = link.link.connection.as_ref().unwrap().is_flushed();
         if is_flushed && link.link.receiver.revocations.sends_list() {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sinews_server::Context;
 
 use super::members::PresenceDetail;
+use super::requests::SubscribeOptions;
 use super::{JsonClient, OpReply, send_json};
 use crate::access::auth::RightsChange;
 use crate::closing::close;
@@ -92,7 +93,7 @@ impl JsonClient {
             known.by_server |= !self.acknowledges_all;
             return Ok(());
         }
-        let reply = self.subscribe_permitted(topic, PresenceDetail::None, None, &None, cx)?;
+        let reply = self.subscribe_permitted(topic, SubscribeOptions::default(), &None, cx)?;
         if let Some(known) = self.subscriptions.iter_mut().find(|known| known.topic == topic) {
             known.by_server = true;
         }

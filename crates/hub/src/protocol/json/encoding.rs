@@ -22,7 +22,7 @@ impl Encoding for Messages {
     }
 
     fn encode(&self, publication: &Publication<'_, '_>, topic: &str, position: Option<Position>) -> Prepared {
-        publication.content.message().framed(topic, position)
+        publication.content.message().framed(topic, publication.stamp(position))
     }
 
     fn reset(&self, topic: &str) -> Option<Prepared> {

@@ -28,7 +28,10 @@ impl JsonClient {
         }
         // First: a client does not receive its own leave.
         cx.unwatch_presence(&removed.topic);
-        cx.unsubscribe(&MESSAGES.topic(&removed.topic));
+        if !self.is_recovered(&removed.topic) {
+            cx.unsubscribe(&MESSAGES.topic(&removed.topic));
+        }
+        self.end_recovered(&removed.topic, cx);
         if self.joined.set_subscribed(&removed.topic, false) {
             self.session.hub().uncount_subscriber(MESSAGES);
         } else {

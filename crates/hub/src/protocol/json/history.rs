@@ -1,7 +1,7 @@
 //! Histories: subscriptions from a position, and earlier messages on request.
 
 use serde_json::{Value, json};
-use sinews_server::{Context, InvalidTopic, ReplayFrom, Subscribed};
+use sinews_server::{Context, HistoryQuery, InvalidTopic, ReplayFrom, Subscribed};
 
 use super::keys::mark_stale;
 use super::members::subscription_problem;
@@ -9,6 +9,7 @@ use super::{JsonClient, OpReply};
 use crate::access::auth::Action;
 use crate::model;
 use crate::model::encoding::MESSAGES;
+use crate::model::history::HistoryRange;
 use crate::model::problem::{Problem, code, problem};
 use crate::streams::topic_history::{HistoryItem, history_page};
 
@@ -17,7 +18,7 @@ impl JsonClient {
     pub(super) fn history(
         &mut self,
         topic: &str,
-        start: ReplayFrom,
+        range: HistoryRange,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
@@ -25,13 +26,14 @@ impl JsonClient {
         self.session.may(Action::Subscribe, topic)?;
         self.check_hooked(topic)?;
         if let Some(store) = self.streams.store_of(topic).cloned() {
-            self.streams.history_of_topic(&store, topic, start, id, cx)?;
+            self.streams.history_of_topic(&store, topic, range, id, cx);
             return Ok(OpReply::Deferred);
         }
-        let read = |name: &str, start| cx.topics().history(name, start);
-        let messages = history_page(self.session.hub(), topic, start, read)?;
-        let messages: Vec<Value> = messages.iter().map(HistoryItem::to_value).collect();
+        let read = |name: &str, query: &HistoryQuery| cx.topics().history_page(name, query);
+        let page = history_page(self.session.hub(), topic, range, read)?;
+        let messages: Vec<Value> = page.messages.iter().map(HistoryItem::to_value).collect();
         let mut answer = json!({ "op": "history", "topic": topic, "messages": messages });
+        page.add_fields(&mut answer);
         mark_stale(&mut answer, self.session.hub().stored(topic).and_then(|stored| stored.stale_for(topic)));
         Ok(OpReply::Message(answer))
     }

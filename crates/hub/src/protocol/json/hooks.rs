@@ -10,12 +10,10 @@ use bytes::Bytes;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sinews_server::{
-    CloseCode, Context, KeySubscription, KeyWrite, Kind, LogLimit, Payload, ReplayFrom, Request,
-};
+use sinews_server::{CloseCode, Context, KeySubscription, KeyWrite, Kind, LogLimit, Payload, Request};
 
 use super::keys::{KeyOp, KeyRequest};
-use super::members::PresenceDetail;
+use super::requests::{ClientPublication, SubscribeOptions};
 use super::{JsonClient, OpReply, send_json};
 use crate::access::auth::Action;
 use crate::access::namespaces::TopicHook;
@@ -65,8 +63,8 @@ struct PendingHook {
 enum HookedAction {
     Connect,
     Refresh,
-    Subscribe { topic: String, presence: PresenceDetail, start: Option<ReplayFrom>, id: Option<Value> },
-    Publish { topic: String, content: MessageContent, id: Option<Value> },
+    Subscribe { topic: String, options: SubscribeOptions, id: Option<Value> },
+    Publish { topic: String, content: MessageContent, idempotency_key: Option<String>, id: Option<Value> },
     WriteKey { topic: String, write: Box<KeyWrite>, id: Option<Value> },
     SubscribeKeys { topic: String, options: KeySubscription, id: Option<Value> },
     Rpc { id: Option<Value> },
@@ -190,12 +188,11 @@ impl JsonClient {
         &mut self,
         hook: &TopicHook,
         topic: &str,
-        presence: PresenceDetail,
-        start: Option<ReplayFrom>,
+        options: SubscribeOptions,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let action = HookedAction::Subscribe { topic: topic.to_owned(), presence, start, id: id.clone() };
+        let action = HookedAction::Subscribe { topic: topic.to_owned(), options, id: id.clone() };
         self.start(hook, &HookDetail::Subscribe { topic }, action, cx)
     }
 
@@ -203,14 +200,18 @@ impl JsonClient {
     pub(super) fn start_publish(
         &mut self,
         hook: &TopicHook,
-        topic: &str,
-        content: &MessageContent,
+        publication: ClientPublication<'_>,
         id: &Option<Value>,
         cx: &mut Context<'_>,
     ) -> Result<OpReply, Problem> {
-        let action =
-            HookedAction::Publish { topic: topic.to_owned(), content: content.clone(), id: id.clone() };
-        self.start(hook, &HookDetail::Publish { topic, content }, action, cx)
+        let ClientPublication { topic, content, idempotency_key } = publication;
+        let action = HookedAction::Publish {
+            topic: topic.to_owned(),
+            content: content.clone(),
+            idempotency_key: idempotency_key.map(str::to_owned),
+            id: id.clone(),
+        };
+        self.start(hook, &HookDetail::Publish { topic, content, idempotency_key }, action, cx)
     }
 
     /// The hook that decides about an operation on a topic's keys.
@@ -341,12 +342,12 @@ impl JsonClient {
         match action {
             HookedAction::Connect => self.connected(reply, cx),
             HookedAction::Refresh => self.refreshed(reply, cx),
-            HookedAction::Subscribe { topic, presence, start, id } => {
+            HookedAction::Subscribe { topic, options, id } => {
                 let topics = reply.as_ref().map_or_else(|_| Vec::new(), |reply| reply.topics.clone());
                 let subscribed = topic.clone();
                 let result = self.accept(reply).and_then(|reply| {
                     self.session.may(Action::Subscribe, &topic)?;
-                    let result = self.subscribe_permitted(&topic, presence, start, &id, cx)?;
+                    let result = self.subscribe_permitted(&topic, options, &id, cx)?;
                     if let Some(info) = reply.info {
                         self.hooks.get_or_insert_default().topic_infos.insert(topic, info);
                     }
@@ -358,12 +359,14 @@ impl JsonClient {
                     self.subscribe_to_all(&topics, cx);
                 }
             }
-            HookedAction::Publish { topic, content, id } => {
+            HookedAction::Publish { topic, content, idempotency_key, id } => {
                 let result = self.accept(reply).and_then(|reply| {
                     self.session.may(Action::Publish, &topic)?;
                     let (rights, max) = (self.session.rights(), self.max_message as usize);
                     let content = accepted_content(rights, &topic, content, max, reply)?;
-                    self.publish_accepted(&topic, &content, &id, cx)
+                    let idempotency_key = idempotency_key.as_deref();
+                    let accepted = ClientPublication { topic: &topic, content: &content, idempotency_key };
+                    self.publish_accepted(accepted, &id, cx)
                 });
                 self.answer_hooked("publish", Some(&topic), result, id, cx);
             }

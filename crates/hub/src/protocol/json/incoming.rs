@@ -1,6 +1,7 @@
 //! Decodes a client's messages.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -13,11 +14,13 @@ use sinews_stream as stream;
 
 use super::keys::{KeyOp, KeyRequest};
 use super::members::{MemberFields, PresenceDetail};
+use super::requests::{PatternRecovery, PublishedData, SubscribeOptions, TOPICS_MAX};
 use super::streams::{self, RecordInput};
-use crate::model::MessageContent;
 use crate::model::brief::{brief, brief_error};
+use crate::model::history::HistoryRange;
 use crate::model::json::{borrowed, check_depth, present};
 use crate::model::problem::{Problem, code, problem};
+use crate::model::{MessageContent, is_pattern};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
 use crate::topics::keys::with_condition;
 
@@ -34,19 +37,15 @@ pub(super) struct ClientMessage<'a> {
 pub(super) enum ClientOp<'a> {
     Subscribe {
         topic: Cow<'a, str>,
-        presence: PresenceDetail,
-        start: Option<ReplayFrom>,
+        options: SubscribeOptions,
     },
     Unsubscribe {
         topic: Cow<'a, str>,
     },
     Publish {
         topic: Cow<'a, str>,
-        data: &'a RawValue,
-    },
-    PublishBinary {
-        topic: Cow<'a, str>,
-        b64: Cow<'a, str>,
+        data: PublishedData<'a>,
+        idempotency_key: Option<Cow<'a, str>>,
     },
     Presence {
         topic: Cow<'a, str>,
@@ -64,7 +63,7 @@ pub(super) enum ClientOp<'a> {
     },
     History {
         topic: Cow<'a, str>,
-        start: ReplayFrom,
+        range: HistoryRange,
     },
     /// An operation on a topic's keys.
     Keys(KeyRequest<'a>),
@@ -89,7 +88,7 @@ impl ClientOp<'_> {
         match self {
             Self::Subscribe { .. } => "subscribe",
             Self::Unsubscribe { .. } => "unsubscribe",
-            Self::Publish { .. } | Self::PublishBinary { .. } => "publish",
+            Self::Publish { .. } => "publish",
             Self::Presence { .. } => "presence",
             Self::Join { .. } => "join",
             Self::Leave { .. } => "leave",
@@ -112,7 +111,6 @@ impl ClientOp<'_> {
             Self::Subscribe { topic, .. }
             | Self::Unsubscribe { topic }
             | Self::Publish { topic, .. }
-            | Self::PublishBinary { topic, .. }
             | Self::Presence { topic }
             | Self::Join { topic, .. }
             | Self::Leave { topic }
@@ -147,6 +145,9 @@ struct MessageFields<'a> {
     last: Option<usize>,
     #[serde(borrow)]
     from: Option<StartField<'a>>,
+    before: Option<AfterMessage>,
+    limit: Option<usize>,
+    recover: Option<bool>,
     #[serde(borrow, deserialize_with = "borrowed")]
     stream: Option<Cow<'a, str>>,
     partition: Option<u32>,
@@ -189,14 +190,28 @@ enum StartField<'a> {
     Offset(AtOffset),
     /// At the stream's first record appended at this time or later.
     Time(AtTime),
+    /// After the received messages of a pattern's topics.
+    Positions(TopicPositions),
     Word(#[serde(borrow)] Cow<'a, str>),
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct TopicPositions {
+    positions: BTreeMap<String, AfterMessage>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AfterMessage {
     epoch: u64,
     seq: u64,
+}
+
+impl From<AfterMessage> for Position {
+    fn from(AfterMessage { epoch, seq }: AfterMessage) -> Self {
+        Self { epoch, sequence: seq }
+    }
 }
 
 #[derive(Deserialize)]
@@ -286,6 +301,7 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
     if is_of_keys {
         return parse_key_op(&name, fields).map(ClientOp::Keys);
     }
+    let idempotency_key = if name == "publish" { fields.idempotency_key.take() } else { None };
     if fields.has_key_option() || fields.has_condition() {
         return Err(problem(code::MALFORMED, format!("{}: a field is valid for keys only", brief(&name))));
     }
@@ -295,30 +311,22 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
     if fields.has_stream_field() {
         return Err(problem(code::MALFORMED, format!("{}: a field is valid for streams only", brief(&name))));
     }
+    check_history_fields(&name, &fields)?;
+    let recovery = if name == "subscribe" { pattern_recovery(&mut fields)? } else { None };
     let start = replay_start(&name, fields.last, &fields.from)?;
-    if name == "rpc" {
-        return parse_call(fields, start);
+    match &*name {
+        "rpc" => return parse_call(fields, start),
+        "subscribe" => return parse_subscription(fields, start, recovery),
+        "publish" => return parse_publication(fields, idempotency_key),
+        _ => {}
     }
-    let topic = || fields.topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")));
+    let topic = || topic_of(&name, fields.topic);
     Ok(match &*name {
-        "subscribe" => {
-            let presence = match (fields.presence, fields.members) {
-                (_, Some(true)) => PresenceDetail::Members,
-                (Some(true), _) => PresenceDetail::Changes,
-                _ => PresenceDetail::None,
-            };
-            ClientOp::Subscribe { topic: topic()?, presence, start }
-        }
         "history" => {
-            let start = start.ok_or_else(|| problem(code::MALFORMED, "history: last or from is missing"))?;
-            ClientOp::History { topic: topic()?, start }
+            let (before, limit) = (fields.before, fields.limit);
+            ClientOp::History { topic: topic()?, range: history_range(start, before, limit)? }
         }
         "unsubscribe" => ClientOp::Unsubscribe { topic: topic()? },
-        "publish" => match (fields.data, fields.b64) {
-            (Some(data), None) => ClientOp::Publish { topic: topic()?, data },
-            (None, Some(b64)) => ClientOp::PublishBinary { topic: topic()?, b64 },
-            _ => return Err(problem(code::MALFORMED, "publish: either data or b64 is required")),
-        },
         "presence" => ClientOp::Presence { topic: topic()? },
         "join" => {
             let member = fields.member.ok_or_else(|| problem(code::MALFORMED, "join: member is missing"))?;
@@ -331,6 +339,54 @@ fn op(mut fields: MessageFields<'_>) -> Result<ClientOp<'_>, Problem> {
     })
 }
 
+fn topic_of<'a>(name: &str, topic: Option<Cow<'a, str>>) -> Result<Cow<'a, str>, Problem> {
+    topic.ok_or_else(|| problem(code::MALFORMED, format!("{name}: topic is missing")))
+}
+
+fn parse_subscription(
+    fields: MessageFields<'_>,
+    start: Option<ReplayFrom>,
+    recovery: Option<Box<PatternRecovery>>,
+) -> Result<ClientOp<'_>, Problem> {
+    let presence = match (fields.presence, fields.members) {
+        (_, Some(true)) => PresenceDetail::Members,
+        (Some(true), _) => PresenceDetail::Changes,
+        _ => PresenceDetail::None,
+    };
+    let topic = topic_of("subscribe", fields.topic)?;
+    if recovery.as_ref().is_some_and(|recovery| recovery.from.is_some()) && !is_pattern(&topic) {
+        let text = "subscribe: from with positions is for patterns; a name takes epoch and seq";
+        return Err(problem(code::MALFORMED, text));
+    }
+    // The acknowledgement of a name has its position.
+    let recovery = recovery.filter(|_| is_pattern(&topic));
+    Ok(ClientOp::Subscribe { topic, options: SubscribeOptions { presence, start, recovery } })
+}
+
+fn parse_publication<'a>(
+    fields: MessageFields<'a>,
+    idempotency_key: Option<Cow<'a, str>>,
+) -> Result<ClientOp<'a>, Problem> {
+    let data = match (fields.data, fields.b64) {
+        (Some(data), None) => PublishedData::Json(data),
+        (None, Some(b64)) => PublishedData::Base64(b64),
+        _ => return Err(problem(code::MALFORMED, "publish: either data or b64 is required")),
+    };
+    Ok(ClientOp::Publish { topic: topic_of("publish", fields.topic)?, data, idempotency_key })
+}
+
+/// Checks that fields of histories and of their recovery belong to the op.
+fn check_history_fields(name: &str, fields: &MessageFields<'_>) -> Result<(), Problem> {
+    let misplaced = |what: &str| Err(problem(code::MALFORMED, format!("{}: {what}", brief(name))));
+    if (fields.before.is_some() || fields.limit.is_some()) && name != "history" {
+        return misplaced("before and limit are valid for the op history only");
+    }
+    if fields.recover.is_some() && name != "subscribe" {
+        return misplaced("recover is valid for the op subscribe only");
+    }
+    Ok(())
+}
+
 fn parse_call(fields: MessageFields<'_>, start: Option<ReplayFrom>) -> Result<ClientOp<'_>, Problem> {
     if fields.b64.is_some() || start.is_some() || fields.presence.is_some() {
         return Err(problem(code::MALFORMED, "rpc: it takes method, topic and data"));
@@ -338,6 +394,26 @@ fn parse_call(fields: MessageFields<'_>, start: Option<ReplayFrom>) -> Result<Cl
     let method = fields.method.ok_or_else(|| problem(code::MALFORMED, "rpc: method is missing"))?;
     fields.data.map_or(Ok(()), |data| check_depth(data.get()))?;
     Ok(ClientOp::Rpc { method, topic: fields.topic, data: fields.data })
+}
+
+/// The requests of a subscription to a pattern.
+fn pattern_recovery(fields: &mut MessageFields<'_>) -> Result<Option<Box<PatternRecovery>>, Problem> {
+    let wants_positions = fields.recover == Some(true);
+    let from = match fields.from.take() {
+        Some(StartField::Positions(TopicPositions { positions })) if fields.last.is_none() => Some(positions),
+        Some(StartField::Positions(_)) => return Err(problem(code::MALFORMED, "last or from, not both")),
+        other => {
+            fields.from = other;
+            None
+        }
+    };
+    if let Some(count) = from.as_ref().map(BTreeMap::len).filter(|count| *count > TOPICS_MAX) {
+        let text = format!("subscribe: {count} positions exceed the limit of {TOPICS_MAX}");
+        return Err(problem(code::TOO_LARGE, text));
+    }
+    let from = from.map(|from| from.into_iter().map(|(topic, at)| (topic, at.into())).collect());
+    let is_any = wants_positions || from.is_some();
+    Ok(is_any.then(|| Box::new(PatternRecovery { wants_positions, from })))
 }
 
 /// The start of a subscription to a topic, or of its history.
@@ -359,6 +435,23 @@ fn replay_start(
     }
 }
 
+/// The part of a history that a client requests.
+fn history_range(
+    start: Option<ReplayFrom>,
+    before: Option<AfterMessage>,
+    limit: Option<usize>,
+) -> Result<HistoryRange, Problem> {
+    let before = before.map(Position::from);
+    match (start, before, limit) {
+        (Some(ReplayFrom::Last(count)), before, None) => Ok(HistoryRange::Last { count, before }),
+        (Some(ReplayFrom::After(position)), None, limit) => {
+            Ok(HistoryRange::After { position, limit: limit.unwrap_or(usize::MAX) })
+        }
+        (None, ..) => Err(problem(code::MALFORMED, "history: last or from is missing")),
+        _ => Err(problem(code::MALFORMED, "history: before is for last, and limit is for from")),
+    }
+}
+
 impl MessageFields<'_> {
     /// Whether the message has a field that streams do not use.
     fn has_topic_field(&self) -> bool {
@@ -371,6 +464,9 @@ impl MessageFields<'_> {
             || self.member.is_some()
             || self.after.is_some()
             || self.last.is_some()
+            || self.before.is_some()
+            || self.recover.is_some()
+            || self.limit.is_some()
     }
 
     /// Whether the message has a field that only subscriptions to keys use.
@@ -535,7 +631,11 @@ mod tests {
     fn texts_without_escapes_are_borrowed_from_the_message() {
         let publish = read(br#"{"op":"publish","topic":"a","b64":"YQ=="}"#).unwrap().op;
         let is_borrowed = |op: &ClientOp<'_>| {
-            matches!(op, ClientOp::PublishBinary { topic: Cow::Borrowed("a"), b64: Cow::Borrowed("YQ==") })
+            let ClientOp::Publish { topic, data: PublishedData::Base64(b64), idempotency_key: None } = op
+            else {
+                return false;
+            };
+            matches!((topic, b64), (Cow::Borrowed("a"), Cow::Borrowed("YQ==")))
         };
         assert!(is_borrowed(&publish), "{publish:?}");
         let append =

@@ -52,9 +52,10 @@ impl MemberFields {
         Member::new(self.id).with_info(info.into_boxed_bytes())
     }
 
-    /// Replaces the client's info by the application's, if there is one.
-    pub(super) fn with_info_of_application(self, info: Option<&Value>) -> Self {
-        Self { info: info.cloned().or(self.info), ..self }
+    /// Replaces the client's info by the application's, if there is one: by that of a hook, or else by the token's claim.
+    pub(super) fn with_info_of_application(self, hook: Option<&Value>, claim: Option<&str>) -> Self {
+        let claimed = || claim.and_then(|claim| serde_json::from_str(claim).ok());
+        Self { info: hook.cloned().or_else(claimed).or(self.info), ..self }
     }
 }
 

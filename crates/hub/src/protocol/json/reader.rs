@@ -10,6 +10,7 @@ use sinews_server::{Context, KeySubscription, ReplayFrom};
 use super::hooks::ConnectionHooks;
 use super::keys::{KeyOp, KeyRequest};
 use super::members::{self, MemberFields, PresenceDetail};
+use super::requests::SubscribeOptions;
 use super::{JsonClient, OpReply, send_json};
 use crate::connections::ConnectionPath;
 use crate::model::problem::{Problem, code, problem};
@@ -61,7 +62,8 @@ impl JsonClient {
         start: Option<ReplayFrom>,
         cx: &mut Context<'_>,
     ) -> Result<(), Problem> {
-        let result = self.subscribe(topic, presence, start, &None, cx);
+        let options = SubscribeOptions { presence, start, recovery: None };
+        let result = self.subscribe(topic, options, &None, cx);
         self.acknowledge(result, json!({ "topic": topic }), cx)
     }
 

@@ -10,12 +10,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sinews_server::{Context, ReplayFrom, Sent};
+use sinews_server::{Context, Sent};
 use sinews_stream::record::{self, RecordBuilder, RecordError, Records, ValueKind};
 use sinews_stream::{Appended, ReadResult};
 
 use crate::access::auth::{Action, Rights};
 use crate::model::brief::brief;
+use crate::model::history::HistoryRange;
 use crate::model::json::{borrowed, check_depth, present};
 use crate::model::opening::SharedOpening;
 use crate::model::problem::{Problem, code, problem};
@@ -25,13 +26,12 @@ use crate::streams::connection::{
 };
 use crate::streams::errors::{STREAMS_DISABLED, malformed};
 use crate::streams::fetch::FetchedRecords;
-use crate::streams::follow;
 use crate::streams::json::{described, end_records, push_records, read_text};
 use crate::streams::records_from::records_from;
 use crate::streams::replies::{AssignedPartition, Replies, ReplyContext};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart, now};
 use crate::streams::service::StreamService;
-use crate::streams::topic_history::{HISTORY_BYTES_MAX, HISTORY_MAX, stored_messages};
+use crate::streams::topic_history::{TopicPage, stored_history};
 
 /// An operation on streams. The stream may be omitted if the path names it.
 #[derive(Debug)]
@@ -265,7 +265,7 @@ impl JsonStreams {
         // A client that gives no id still receives failures.
         let to = StreamInStore { store, stream: relay.stream().clone() };
         let ack = RequestedAck { id: request, level: AckLevel::Broker };
-        self.streams.get_or_insert_default().append(
+        self.streams.get_or_insert_default().append_own(
             to,
             PartitionChoice::Number(0),
             records,
@@ -275,28 +275,19 @@ impl JsonStreams {
         )
     }
 
-    /// Answers with a durable topic's messages, from a start on.
+    /// Answers with a part of a durable topic's history.
     pub(crate) fn history_of_topic(
         &mut self,
         store: &Arc<StreamService>,
         topic: &str,
-        start: ReplayFrom,
+        range: HistoryRange,
         id: &Option<Value>,
         cx: &mut Context<'_>,
-    ) -> Result<(), Problem> {
-        let epoch = store.topic_relay(topic)?.map_or(0, |relay| relay.epoch());
-        let (store, most) = (Arc::clone(store), HISTORY_MAX);
-        let messages = follow::history(store, topic.to_owned(), start, most, HISTORY_BYTES_MAX);
-        let request = JsonRequest { id: id.clone(), epoch: Some(epoch) };
-        self.streams.get_or_insert_default().reply_with(
-            messages,
-            topic.to_owned(),
-            0,
-            request,
-            &JsonReplies,
-            cx,
-        );
-        Ok(())
+    ) {
+        let page = stored_history(Arc::clone(store), topic.to_owned(), range);
+        let (topic, request) = (topic.to_owned(), JsonRequest { id: id.clone(), epoch: None });
+        let streams = self.streams.get_or_insert_default();
+        streams.reply_with_history(page, topic, request, &JsonReplies, cx);
     }
 
     /// Whether the path names the stream.
@@ -409,13 +400,6 @@ fn begin_records(at: &ReplyContext<'_, JsonRequest>) -> String {
     format!("{{\"op\":\"records\",{id}\"stream\":{stream},\"partition\":{partition},\"records\":[")
 }
 
-/// The messages in a topic's history, as one message.
-fn history_text(at: &ReplyContext<'_, JsonRequest>, epoch: u64, fetched: &FetchedRecords) -> String {
-    let (id, topic) = (at.id.json_prefix(), json!(at.stream));
-    let messages = stored_messages(at.stream, epoch, fetched);
-    format!("{{\"op\":\"history\",{id}\"topic\":{topic},\"messages\":[{messages}]}}")
-}
-
 /// Encodes replies in JSON.
 struct JsonReplies;
 
@@ -494,10 +478,15 @@ impl Replies for JsonReplies {
 
     fn fetched(&self, at: &ReplyContext<'_, JsonRequest>, fetched: &FetchedRecords, cx: &mut Context<'_>) {
         let FetchedRecords { from, end, read } = fetched;
-        let text = match at.id.epoch {
-            Some(epoch) => history_text(at, epoch, fetched),
-            None => records_text(at, *from, *end, read.as_ref()),
-        };
+        let text = records_text(at, *from, *end, read.as_ref());
+        // After a Close, the message is dropped.
+        let _ = cx.send_text(&text);
+    }
+
+    fn history(&self, at: &ReplyContext<'_, JsonRequest>, page: &TopicPage<String>, cx: &mut Context<'_>) {
+        let (id, topic, messages) = (at.id.json_prefix(), json!(at.stream), &page.messages);
+        let tail = page.tail();
+        let text = format!("{{\"op\":\"history\",{id}\"topic\":{topic},\"messages\":[{messages}{tail}");
         // After a Close, the message is dropped.
         let _ = cx.send_text(&text);
     }

@@ -66,7 +66,7 @@ impl TopicAppender {
             self.store.prepare_publication(topic, content, None, rights).and_then(|(relay, records)| {
                 let to = StreamInStore { store: &self.store, stream: relay.stream().clone() };
                 let ack = RequestedAck { id: (), level: AckLevel::Broker };
-                self.streams.append(to, PartitionChoice::Number(0), records, ack, &NoReplies, cx)
+                self.streams.append_own(to, PartitionChoice::Number(0), records, ack, &NoReplies, cx)
             });
         if let Err(problem) = result {
             NoReplies.failed(&(), problem, cx);

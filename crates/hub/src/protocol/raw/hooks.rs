@@ -84,7 +84,7 @@ impl TopicClient {
         let hook = self.session.rights().topic_hook(HookKind::Publish, &self.topic);
         let Some(hook) = hook else { return false };
         let topic = self.topic.clone();
-        let detail = HookDetail::Publish { topic: &topic, content };
+        let detail = HookDetail::Publish { topic: &topic, content, idempotency_key: None };
         self.start_hook(&hook, &detail, RawAction::Publish(content.clone()), cx)
     }
 

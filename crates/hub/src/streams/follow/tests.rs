@@ -8,9 +8,9 @@ use super::super::block_on::block_on;
 use super::super::options::CreationRules;
 use super::*;
 use crate::access::auth::Rights;
-use crate::api::streams::append_to_topic;
 use crate::model::MessageContent;
 use crate::streams::service::StreamPatterns;
+use crate::streams::topic_append::append_to_topic;
 
 /// Deletes a stream, and perhaps creates it again, while a client waits for its relay.
 fn delete_while_waiting(is_recreated: bool) {

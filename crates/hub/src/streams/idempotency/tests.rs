@@ -16,9 +16,9 @@ use super::super::block_on::block_on;
 use super::super::options::CreationRules;
 use super::super::test_broker::{self, TestBroker};
 use super::*;
-use crate::api::streams::append_to_topic;
 use crate::model::MessageContent;
 use crate::streams::service::StreamPatterns;
+use crate::streams::topic_append::append_to_topic;
 
 /// Key, value and time of a record.
 type StoredRecord = (Vec<u8>, Vec<u8>, u64);
@@ -89,8 +89,9 @@ impl Node {
 
     /// Idempotency keys and sequences that are read.
     fn read(&self) -> Vec<(String, u64)> {
-        let records = block_on(Arc::clone(&self.store).read_keys("t".to_owned())).unwrap().unwrap();
-        records.finish();
+        let records =
+            block_on(Arc::clone(&self.store).read_keys("t".to_owned(), Rights::all())).unwrap().unwrap();
+        records.remember(&Arc::default());
         assert!(records.publications.iter().all(|record| record.age < Duration::from_secs(300)));
         records.publications.into_iter().map(|record| (record.idempotency_key, record.sequence)).collect()
     }

@@ -4,7 +4,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sinews_server::{BoundServer, ReplayFrom, Router, Server};
+use serde_json::Value;
+use sinews_server::{BoundServer, Router, Server};
 use sinews_stream::broker::{BatchEncoder, BrokerResponse, FlushOutcome, LogSink};
 use sinews_stream::record::{Record, ValueKind};
 use sinews_stream::{
@@ -15,12 +16,13 @@ use tempfile::TempDir;
 use super::super::block_on::block_on;
 use super::super::follow;
 use super::super::options::CreationRules;
-use super::super::records_from::records_from;
 use super::super::service::{StreamPatterns, StreamService};
 use super::super::test_broker::{self, TestBroker};
+use super::super::topic_history::stored_history;
 use super::*;
 use crate::hub::encodings;
 use crate::model::encoding::MESSAGES;
+use crate::model::history::HistoryRange;
 
 /// The offset of the first record that is published here.
 const FIRST: u64 = 7;
@@ -130,7 +132,7 @@ impl Node {
         let topics = self.server.publisher().histories();
         let messages = topics.into_iter().flat_map(|topic| topic.messages);
         let text = |message: sinews_server::Prepared| String::from_utf8(message.payload().to_vec()).unwrap();
-        let value = |text: String| -> serde_json::Value { serde_json::from_str(&text).unwrap() };
+        let value = |text: String| -> Value { serde_json::from_str(&text).unwrap() };
         messages
             .map(|message| value(text(message.message)))
             .inspect(|message| {
@@ -225,15 +227,16 @@ fn records_that_the_relay_has_published_are_not_published_again() {
 fn history_waits_for_published_records() {
     let mut node = Node::started();
     node.push(FIRST..FIRST + 3);
-    let history = follow::history(node.store.clone(), "t".to_owned(), ReplayFrom::Last(10), 100, 1 << 20);
+    let range = HistoryRange::Last { count: 10, before: None };
+    let history = stored_history(node.store.clone(), "t".to_owned(), range);
     let mut history = Box::pin(history);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(history.as_mut().poll(&mut cx).is_pending());
     node.write();
     let Poll::Ready(Ok(read)) = history.as_mut().poll(&mut cx) else { panic!("the records are written") };
-    let offsets: Vec<u64> =
-        records_from(&read.read.unwrap().batches, FIRST).map(|record| record.offset).collect();
-    assert_eq!((offsets, read.end), ((FIRST..FIRST + 3).collect(), FIRST + 3));
+    let messages: Vec<Value> = serde_json::from_str(&format!("[{}]", read.messages)).unwrap();
+    let sequences = messages.iter().map(|message| message["seq"].as_u64().unwrap());
+    assert!(sequences.eq(FIRST + 1..FIRST + 4) && read.complete);
 }
 
 #[test]

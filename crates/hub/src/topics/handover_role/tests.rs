@@ -280,3 +280,25 @@ fn unconfirmed_publications_are_published_when_the_successor_exits() {
     assert_eq!(old.history_texts(), texts(&["a", "b", "c", "d"]));
     assert!(!old.hub.end_handover(&mut old.publisher.clone()));
 }
+
+#[test]
+fn sender_and_time_pass_between_processes() {
+    let content = MessageContent::Text("x".into());
+    let published = (&content).into();
+    let sender = Arc::new(VerifiedSender { user: "a\"b".into(), info: Some("{\"n\":1}".into()) });
+    let publication = Publication::new("t", &published).by(Some(&sender)).with_time(Some(7));
+    let head = HandoverHead::Publish {
+        topic: "t".to_owned(),
+        kind: ContentKind::Text,
+        kept: true,
+        sender: (&publication).into(),
+    };
+    let text = serde_json::to_string(&head).unwrap();
+    let HandoverHead::Publish { sender: read, .. } = serde_json::from_str(&text).unwrap() else {
+        panic!("{text}")
+    };
+    assert_eq!((read.verified(), read.at), (Some(sender), Some(7)));
+    let earlier = r#"{"is":"publish","topic":"t","kind":"text","kept":true}"#;
+    let HandoverHead::Publish { sender: read, .. } = serde_json::from_str(earlier).unwrap() else { panic!() };
+    assert_eq!((read.verified(), read.at), (None, None));
+}

@@ -11,7 +11,7 @@ use sinews_store::{
 };
 
 use super::log_topic::{LogState, LogTopic, LogUsage};
-use super::payload;
+use super::payload::{self, StoredPayload};
 use super::shared::StoredTopics;
 use super::target::{StoredEntries, StoredTarget};
 use crate::model::encoding::MESSAGES;
@@ -32,7 +32,8 @@ impl StoredTopics {
         once: Option<&str>,
     ) -> impl Future<Output = Result<LogAppended, StoreError>> + Send + use<> {
         let content = publication.content.message();
-        self.append_payload(publication.topic, payload::encode(content, publication.sender), once)
+        let verified = publication.verified.map(|sender| &**sender);
+        self.append_payload(publication.topic, payload::encode(content, publication.sender, verified), once)
     }
 
     /// Appends a payload to a topic.
@@ -237,7 +238,8 @@ impl StoredTopics {
                     hub.pass_message(publisher, &log.topic, position);
                     return hub.notify_lost(publisher, &log.topic);
                 }
-                let Some((content, sender)) = payload::decode(&entry.payload) else {
+                let Some(StoredPayload { content, sender, verified }) = payload::decode(&entry.payload)
+                else {
                     tracing::error!(topic = &*log.topic, "a message in the topic store has another version");
                     return;
                 };
@@ -245,6 +247,8 @@ impl StoredTopics {
                 let publication = Publication::new(&log.topic, &content)
                     .with_origin(PublicationOrigin::Store { prev: entry.prev })
                     .with_sender(sender)
+                    .by(verified.as_ref())
+                    .with_time(Some(entry.time))
                     .at(Some(position));
                 hub.deliver_stored(publisher, &publication);
             }

@@ -1,13 +1,15 @@
 //! The topics to which the copies belong.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sinews_server::{Position, Publisher};
 use sinews_store::LogEntry;
 
-use super::payload;
+use super::payload::{self, StoredPayload};
 use crate::model::MessageContent;
 use crate::model::publication::{Publication, PublicationSender};
+use crate::model::stamp::VerifiedSender;
 
 /// The topics to which the copies belong.
 pub(crate) trait StoredTarget: Send + Sync {
@@ -56,14 +58,18 @@ pub(crate) struct StoredEntry {
     pub(crate) sequence: u64,
     pub(crate) content: MessageContent,
     pub(crate) sender: PublicationSender,
+    pub(crate) verified: Option<Arc<VerifiedSender>>,
+    /// When it was published, in milliseconds since 1970.
+    pub(crate) time: u64,
     pub(crate) age: Duration,
 }
 
 impl StoredEntry {
     /// `None` for a mark, or if another version has written it.
     pub(super) fn read(entry: LogEntry, now: Duration) -> Option<Self> {
-        let (content, sender) = payload::decode(&entry.payload)?;
-        let age = now.saturating_sub(Duration::from_millis(entry.time));
-        Some(Self { sequence: entry.sequence, content, sender, age })
+        let StoredPayload { content, sender, verified } = payload::decode(&entry.payload)?;
+        let LogEntry { sequence, time, .. } = entry;
+        let age = now.saturating_sub(Duration::from_millis(time));
+        Some(Self { sequence, content, sender, verified, time, age })
     }
 }

@@ -8,7 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use sinews_session::Prepared;
 
 use super::policy::{
-    HistoryPolicy, Position, ReplayFrom, RetainedMessage, StoredHistory, StoredMessage, TopicSnapshot,
+    HistoryPage, HistoryPolicy, HistoryQuery, Position, QuerySide, ReplayFrom, RetainedMessage,
+    StoredHistory, StoredMessage, TopicSnapshot,
 };
 use crate::topics::subscriber_id::SubscriberId;
 
@@ -309,6 +310,49 @@ impl MessageRing {
         }
     }
 
+    /// Returns a part of the retained messages.
+    pub(crate) fn page(&self, query: &HistoryQuery) -> HistoryPage {
+        let mut left = query.bytes;
+        let mut fits = |count: usize, message: &Prepared| {
+            let len = message.payload().len();
+            let fits = count < query.messages && (count == 0 || len <= left);
+            left = left.saturating_sub(len);
+            fits
+        };
+        let (range, has_more, complete) = match query.side {
+            QuerySide::After(position) => {
+                let (first, complete) = self.start(ReplayFrom::After(position));
+                let begin = self.index_from(first);
+                let mut end = begin;
+                while self.messages.get(end).is_some_and(|next| fits(end - begin, &next.message)) {
+                    end += 1;
+                }
+                (begin..end, end < self.messages.len(), complete)
+            }
+            QuerySide::Before(position) => {
+                let (end, complete) =
+                    position.map_or((self.messages.len(), true), |position| self.end_before(position));
+                let mut begin = end;
+                while begin > 0 && fits(end - begin, &self.messages[begin - 1].message) {
+                    begin -= 1;
+                }
+                (begin..end, begin > 0, complete)
+            }
+        };
+        let messages = self.messages.range(range);
+        let messages = messages.map(|retained| (retained.sequence, retained.message.clone())).collect();
+        HistoryPage { messages, has_more, complete }
+    }
+
+    /// The index behind the last message before a position, and whether the position is known: messages of another
+    /// epoch are lost, and an expired message has none before it.
+    fn end_before(&self, Position { epoch, sequence }: Position) -> (usize, bool) {
+        if epoch != self.epoch {
+            return (0, false);
+        }
+        (self.index_from(sequence), sequence > self.floor && sequence <= self.next || sequence == 0)
+    }
+
     /// Returns retained messages from a sequence on, each with its sequence and the connection excluded by its
     /// publisher.
     pub(crate) fn from(&self, sequence: u64) -> impl Iterator<Item = (u64, &Prepared, Option<SubscriberId>)> {
@@ -445,6 +489,35 @@ mod tests {
         assert_eq!((ring.position(), ring.first(), ring.is_empty()), (position, 31, true));
         ring.install(stored(0, vec![message(20), message(30)]), &policy);
         assert_eq!(ring.start(ReplayFrom::After(Position::default())), (1, true));
+    }
+
+    #[test]
+    fn pages_lead_through_the_whole_history_in_both_directions() {
+        let ring = ring(&HistoryPolicy::new(8), 10);
+        let at = |sequence| Position { epoch: ring.epoch, sequence };
+        let page = |query: HistoryQuery| {
+            let page = ring.page(&query);
+            let sequences: Vec<u64> = page.messages.iter().map(|(sequence, _)| *sequence).collect();
+            (sequences, page.has_more, page.complete)
+        };
+        assert_eq!(page(HistoryQuery::last(3)), (vec![8, 9, 10], true, true));
+        assert_eq!(page(HistoryQuery::before(at(8), 3)), (vec![5, 6, 7], true, true));
+        assert_eq!(page(HistoryQuery::before(at(5), 3)), (vec![3, 4], false, true));
+        assert_eq!(page(HistoryQuery::before(at(3), 3)), (vec![], false, true));
+        assert_eq!(page(HistoryQuery::before(at(2), 3)), (vec![], false, false), "it has expired");
+        assert_eq!(page(HistoryQuery::before(at(11), 1)), (vec![10], true, true));
+        assert_eq!(page(HistoryQuery::before(at(12), 1)), (vec![10], true, false), "of a longer run");
+        assert_eq!(page(HistoryQuery::after(at(2), 5)), (vec![3, 4, 5, 6, 7], true, true));
+        assert_eq!(page(HistoryQuery::after(at(7), 5)), (vec![8, 9, 10], false, true));
+        assert_eq!(page(HistoryQuery::after(at(10), 5)), (vec![], false, true));
+        assert_eq!(page(HistoryQuery::after(at(1), 2)), (vec![3, 4], true, false), "2 has expired");
+        let other = Position { epoch: ring.epoch ^ 1, sequence: 9 };
+        assert_eq!(page(HistoryQuery::before(other, 9)), (vec![], false, false));
+        assert_eq!(page(HistoryQuery::after(other, 1)), (vec![3], true, false));
+        // Each message has 2 bytes.
+        assert_eq!(page(HistoryQuery::last(9).with_max_bytes(5)), (vec![9, 10], true, true));
+        assert_eq!(page(HistoryQuery::after(at(2), 9).with_max_bytes(1)), (vec![3], true, true));
+        assert_eq!(page(HistoryQuery::last(0)), (vec![], true, true));
     }
 
     #[test]

@@ -68,6 +68,65 @@ pub enum ReplayFrom {
     After(Position),
 }
 
+/// A request for a part of a topic's history: [`Publisher::history_page`].
+///
+/// [`Publisher::history_page`]: crate::Publisher::history_page
+#[derive(Clone, Copy, Debug)]
+pub struct HistoryQuery {
+    pub(crate) side: QuerySide,
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+}
+
+/// The messages among which a query counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum QuerySide {
+    /// The newest before a position, or before the end.
+    Before(Option<Position>),
+    /// The oldest after a position.
+    After(Position),
+}
+
+impl HistoryQuery {
+    /// Requests the newest messages, at most this many.
+    #[must_use]
+    pub fn last(messages: usize) -> Self {
+        Self { side: QuerySide::Before(None), messages, bytes: usize::MAX }
+    }
+
+    /// Requests the newest messages before the message at this position, at most this many: to page back.
+    #[must_use]
+    pub fn before(position: Position, messages: usize) -> Self {
+        Self { side: QuerySide::Before(Some(position)), messages, bytes: usize::MAX }
+    }
+
+    /// Requests the first messages after this position, at most this many.
+    #[must_use]
+    pub fn after(position: Position, messages: usize) -> Self {
+        Self { side: QuerySide::After(position), messages, bytes: usize::MAX }
+    }
+
+    /// Limits the payload of all messages together; the first one is returned regardless of its size. Default: no
+    /// limit.
+    #[must_use]
+    pub fn with_max_bytes(mut self, bytes: usize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+}
+
+/// A part of a topic's history.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct HistoryPage {
+    /// The messages in order, each with its sequence; shared, not copied.
+    pub messages: Vec<(u64, Prepared)>,
+    /// Retained messages remain: before these, or after these for a query by [`HistoryQuery::after`].
+    pub has_more: bool,
+    /// The requested position is of this epoch, and no message next to it has expired.
+    pub complete: bool,
+}
+
 /// Result when a connection subscribes with a [`ReplayFrom`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -8,7 +8,7 @@ use sinews_engine::ConnId;
 use sinews_session::{Prepared, Tx};
 
 use super::append::{EpochMismatch, HistoryPlace, PublishOrigin};
-use super::policy::{Position, ReplayFrom, Subscribed};
+use super::policy::{HistoryPage, HistoryQuery, Position, QuerySide, ReplayFrom, Subscribed};
 use super::progress::{NOT_LIVE, Replay, TopicProgress};
 use crate::topics::directory::Directory;
 use crate::topics::entry::{Reach, TopicEntry};
@@ -289,6 +289,12 @@ impl Topics {
         is_complete.then(messages)
     }
 
+    /// Returns a part of the retained messages of a topic; empty without history.
+    #[must_use]
+    pub fn history_page(&self, name: &str, query: &HistoryQuery) -> HistoryPage {
+        self.directory.history_page(name, query)
+    }
+
     /// Returns the retained messages of a topic from a start on, each with its sequence; shared, not copied. Empty
     /// without history.
     #[must_use]
@@ -305,5 +311,21 @@ impl Directory {
         let ring = self.lock_trimmed(history);
         let (first, _) = ring.start(start);
         ring.from(first).map(|(sequence, message, _)| (sequence, message.clone())).collect()
+    }
+
+    /// Returns a part of a topic's retained messages.
+    pub(in crate::topics) fn history_page(&self, name: &str, query: &HistoryQuery) -> HistoryPage {
+        let entry = self.find(name);
+        match entry.as_ref().and_then(|entry| entry.history()) {
+            Some(history) => self.lock_trimmed(history).page(query),
+            // A topic without messages: those before or after a position are lost.
+            None => {
+                let complete = match query.side {
+                    QuerySide::Before(None) => true,
+                    QuerySide::Before(Some(position)) | QuerySide::After(position) => position.sequence == 0,
+                };
+                HistoryPage { complete, ..HistoryPage::default() }
+            }
+        }
     }
 }

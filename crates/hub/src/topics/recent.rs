@@ -1,22 +1,25 @@
 //! Publications with an idempotency key: the second one within the window has the result of the first.
 //!
-//! The window is in the process's memory. Publications of durable topics before the start, or by other nodes, are [read
-//! from their streams](crate::streams::idempotency).
+//! The window is in the process's memory. Publications of durable topics before the start, or by other nodes, are read
+//! from their streams. Backends and clients have different keys: see [`client_key`].
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::{Mutex, MutexGuard};
+use ring::digest;
 
-use crate::api::streams::StoredPublication;
+use super::stored::AcknowledgedPublication;
 use crate::model::problem::{Problem, code, problem};
-use crate::streams::idempotency::RecentRecords;
 
 /// Time that a publication is remembered: longer than a backend retries.
-pub(super) const WINDOW: Duration = Duration::from_secs(300);
+pub(crate) const WINDOW: Duration = Duration::from_secs(300);
 
 /// Maximum remembered publications; the oldest are forgotten first.
 const PUBLICATIONS_MAX: usize = 65_536;
@@ -30,9 +33,35 @@ const PUBLICATION_COST: usize = 192;
 /// Longest idempotency key in bytes.
 const KEY_MAX: usize = 128;
 
+/// A publication that a stream or the topic store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredPublication {
+    pub(crate) epoch: u64,
+    pub(crate) sequence: u64,
+    /// An earlier publication had the same idempotency key.
+    pub(crate) is_repeated: bool,
+}
+
+impl StoredPublication {
+    /// A publication as the topic store has acknowledged it; `None`: it was delivered without the store.
+    pub(crate) fn acknowledged(publication: AcknowledgedPublication) -> Option<Self> {
+        let AcknowledgedPublication::Stored(appended) = publication else { return None };
+        let sinews_store::Position { epoch, sequence } = appended.position;
+        Some(Self { epoch, sequence, is_repeated: appended.repeated })
+    }
+}
+
+/// A publication with an idempotency key that was read from a stream.
+pub(crate) struct RecentRecord {
+    pub(crate) idempotency_key: String,
+    pub(crate) sequence: u64,
+    /// Time since the publication, by the clock of the node that published it.
+    pub(crate) age: Duration,
+}
+
 /// A publication's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Published {
+pub(crate) enum Published {
     /// Delivered to this many subscriptions. In a cluster: whether it has reached the other nodes.
     Delivered { subscribers: usize, cluster: Option<bool> },
     /// Stored in a durable topic's stream, or in the topic store.
@@ -45,17 +74,23 @@ pub(super) enum Published {
 
 /// A publication whose result may follow.
 #[derive(Clone)]
-pub(super) enum ApiPublication {
+pub(crate) enum KeyedPublication {
     Done(Published),
     /// An append to a stream. Requests with the same idempotency key wait for the same append.
     Appending(Appending),
 }
 
-pub(super) type Appending = Shared<BoxFuture<'static, Result<Published, Problem>>>;
+pub(crate) type Appending = Shared<BoxFuture<'static, Result<Published, Problem>>>;
 
 /// The window's publications with an idempotency key.
 #[derive(Default)]
-pub(super) struct RecentPublications(Mutex<Window>);
+pub(crate) struct RecentPublications(Mutex<Window>);
+
+impl fmt::Debug for RecentPublications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecentPublications").field(&self.lock().order.len()).finish()
+    }
+}
 
 #[derive(Default)]
 struct Window {
@@ -67,20 +102,20 @@ struct Window {
 }
 
 struct RecentPublication {
-    publication: ApiPublication,
+    publication: KeyedPublication,
     at: Instant,
 }
 
 impl RecentPublications {
     /// Returns the earlier publication of a topic and an idempotency key, and `true`; or publishes. For a durable
     /// topic, `epoch` is its stream's epoch: publications to a deleted stream do not count.
-    pub(super) fn publish_once(
+    pub(crate) fn publish_once(
         &self,
         topic: &str,
         key: &str,
         epoch: Option<u64>,
-        publish: impl FnOnce() -> ApiPublication,
-    ) -> (ApiPublication, bool) {
+        publish: impl FnOnce() -> KeyedPublication,
+    ) -> (KeyedPublication, bool) {
         let name = name_of(topic, key);
         let (mut window, now) = (self.lock(), Instant::now());
         window.expire(now);
@@ -93,19 +128,26 @@ impl RecentPublications {
         (publication, false)
     }
 
-    /// Remembers the publications that were read from a topic's stream.
-    pub(super) fn restore(&self, topic: &str, records: &RecentRecords) {
-        let (mut window, now, epoch) = (self.lock(), Instant::now(), records.epoch());
+    /// Returns the earlier publication of a topic and an idempotency key, if there is one.
+    pub(crate) fn find(&self, topic: &str, key: &str, epoch: Option<u64>) -> Option<KeyedPublication> {
+        let (mut window, now) = (self.lock(), Instant::now());
+        window.expire(now);
+        window.find(&name_of(topic, key), epoch, now).cloned()
+    }
+
+    /// Remembers the publications that were read from a topic's stream with this epoch.
+    pub(crate) fn restore(&self, topic: &str, epoch: u64, records: &[RecentRecord]) {
+        let (mut window, now) = (self.lock(), Instant::now());
         window.expire(now);
         // The first publication within the window counts, and the records are not in order.
-        let mut recent: Vec<_> = records.publications.iter().filter(|record| record.age < WINDOW).collect();
+        let mut recent: Vec<_> = records.iter().filter(|record| record.age < WINDOW).collect();
         recent.sort_unstable_by_key(|record| record.sequence);
         for record in recent {
             let name = name_of(topic, &record.idempotency_key);
             if window.find(&name, Some(epoch), now).is_none() {
                 let stored = StoredPublication { epoch, sequence: record.sequence, is_repeated: false };
                 let at = now.checked_sub(record.age).unwrap_or(now);
-                window.insert(name, ApiPublication::Done(Published::Stored(stored)), at);
+                window.insert(name, KeyedPublication::Done(Published::Stored(stored)), at);
             }
         }
     }
@@ -116,22 +158,41 @@ impl RecentPublications {
 }
 
 /// Checks an idempotency key's length.
-pub(super) fn check_key(key: &str) -> Result<(), Problem> {
+pub(crate) fn check_key(key: &str) -> Result<(), Problem> {
     if key.is_empty() || key.len() > KEY_MAX {
         return Err(problem(code::TOPIC, format!("an idempotency key has 1 to {KEY_MAX} bytes")));
     }
     Ok(())
 }
 
+/// Returns a client's idempotency key as the window and the stores have it: no client can use another user's key, or a
+/// backend's. Clients without a user share their keys.
+pub(crate) fn client_key(user: Option<&str>, key: &str) -> String {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    let length = user.map_or(u64::MAX, |user| user.len() as u64);
+    hash.update(&length.to_le_bytes());
+    hash.update(user.unwrap_or_default().as_bytes());
+    hash.update(key.as_bytes());
+    format!("~{}", URL_SAFE_NO_PAD.encode(hash.finish()))
+}
+
 fn name_of(topic: &str, key: &str) -> Arc<str> {
     format!("{topic}\n{key}").into()
 }
 
-impl ApiPublication {
-    pub(super) fn appending(
+impl KeyedPublication {
+    pub(crate) fn appending(
         append: impl Future<Output = Result<Published, Problem>> + Send + 'static,
     ) -> Self {
         Self::Appending(append.boxed().shared())
+    }
+
+    /// Returns the result when it is known.
+    pub(crate) async fn result(self) -> Result<Published, Problem> {
+        match self {
+            Self::Done(published) => Ok(published),
+            Self::Appending(append) => append.await,
+        }
     }
 
     /// Whether a request with the same idempotency key has this result. After a failed append, and after the stream's
@@ -150,12 +211,12 @@ impl ApiPublication {
 }
 
 impl Window {
-    fn find(&self, name: &str, epoch: Option<u64>, now: Instant) -> Option<&ApiPublication> {
+    fn find(&self, name: &str, epoch: Option<u64>, now: Instant) -> Option<&KeyedPublication> {
         let RecentPublication { publication, at } = self.publications.get(name)?;
         (now.saturating_duration_since(*at) < WINDOW && publication.counts(epoch)).then_some(publication)
     }
 
-    fn insert(&mut self, name: Arc<str>, publication: ApiPublication, at: Instant) {
+    fn insert(&mut self, name: Arc<str>, publication: KeyedPublication, at: Instant) {
         self.bytes += cost(&name);
         self.order.push_back((at, name.clone()));
         self.publications.insert(name, RecentPublication { publication, at });
@@ -188,18 +249,18 @@ fn cost(name: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn delivered(subscribers: usize) -> ApiPublication {
-        ApiPublication::Done(Published::Delivered { subscribers, cluster: None })
+    fn delivered(subscribers: usize) -> KeyedPublication {
+        KeyedPublication::Done(Published::Delivered { subscribers, cluster: None })
     }
 
     fn stored(epoch: u64, sequence: u64) -> Published {
         Published::Stored(StoredPublication { epoch, sequence, is_repeated: false })
     }
 
-    fn result(publication: &ApiPublication) -> Result<Published, Problem> {
+    fn result(publication: &KeyedPublication) -> Result<Published, Problem> {
         match publication {
-            ApiPublication::Done(published) => Ok(*published),
-            ApiPublication::Appending(append) => append.clone().now_or_never().expect("the append is done"),
+            KeyedPublication::Done(published) => Ok(*published),
+            KeyedPublication::Appending(append) => append.clone().now_or_never().expect("the append is done"),
         }
     }
 
@@ -228,7 +289,7 @@ mod tests {
     fn failed_append_is_not_remembered() {
         let recent = RecentPublications::default();
         let append = |outcome: Result<Published, Problem>| {
-            let append = || ApiPublication::appending(std::future::ready(outcome));
+            let append = || KeyedPublication::appending(std::future::ready(outcome));
             let (publication, repeated) = recent.publish_once("t", "k", Some(1), append);
             (result(&publication), repeated)
         };
@@ -241,13 +302,25 @@ mod tests {
     fn publication_to_a_deleted_stream_is_not_remembered() {
         let recent = RecentPublications::default();
         let publish = |epoch, sequence| {
-            let append = || ApiPublication::Done(stored(epoch, sequence));
+            let append = || KeyedPublication::Done(stored(epoch, sequence));
             let (publication, repeated) = recent.publish_once("t", "k", Some(epoch), append);
             (result(&publication).unwrap(), repeated)
         };
         assert_eq!(publish(1, 7), (stored(1, 7), false));
         assert_eq!(publish(1, 8), (stored(1, 7), true));
         assert_eq!(publish(2, 1), (stored(2, 1), false));
+    }
+
+    #[test]
+    fn clients_do_not_share_keys_of_other_users_or_backends() {
+        let users = [None, Some(""), Some("a"), Some("ab"), Some("b")];
+        let keys = users.iter().flat_map(|user| ["", "a", "b", "bc"].map(|key| client_key(*user, key)));
+        let mut keys: Vec<String> = keys.collect();
+        assert!(keys.iter().all(|key| key.starts_with('~') && check_key(key).is_ok()));
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 20, "ab, c is not a, bc");
+        assert_eq!(client_key(Some("a"), "k"), client_key(Some("a"), "k"));
     }
 
     #[test]
