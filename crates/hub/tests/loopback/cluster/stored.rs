@@ -403,6 +403,8 @@ fn publications_without_the_store_are_delivered_and_make_resumes_incomplete() {
     let other = publish(&mut publisher, "chat.2", "other");
     assert_eq!(witnesses[0].data(1), [json!("before")]);
     assert_eq!(witnesses[1].data(2), [json!("before"), json!("other")]);
+    // Publications without the store pass through the broker.
+    cluster.broker.wait_for("sinews.t.chat.1", 1);
     cluster.store.fail(Some(StoreError::Away("no route".into())));
     let ack = publish(&mut publisher, "chat.1", "hint");
     assert_eq!((&ack["stored"], &ack["seq"]), (&json!(false), &Value::Null), "{ack}");
@@ -449,6 +451,7 @@ fn publications_without_the_store_are_delivered_and_make_resumes_incomplete() {
 fn idempotency_keys_of_topics_without_a_history_hold_for_all_nodes() {
     let cluster = StoredCluster::start();
     let mut subscriber = cluster.nodes[2].subscriber("plain");
+    cluster.broker.wait_for("sinews.t.plain", 1);
     let publish = |node: usize, data: u32, key: &str| {
         let body = json!({ "topic": "plain", "data": data, "idempotency_key": key }).to_string();
         let (status, answer) = api(&cluster.nodes[node], "POST", "publish", &body);
