@@ -5,7 +5,7 @@ mod connections;
 mod document;
 mod refresh;
 mod revocations;
-mod schema;
+pub(crate) mod schema;
 
 use std::process::{Command, Stdio};
 

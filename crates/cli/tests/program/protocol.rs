@@ -1,10 +1,27 @@
 //! The protocol of many topics over one WebSocket, as docs/book/src/server/protocol.md describes it.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 use sinews_testkit::{Frame, Reply, assert_fields};
 
+use crate::api::schema;
 use crate::auth::token;
 use crate::support::{Running, Socket};
+
+/// The published schema, without permission for unknown fields.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/src/server/protocol.schema.json");
+    let mut schema = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    schema::close(&mut schema);
+    schema
+});
+
+fn check_message(message: &Value) {
+    let schema = &SCHEMA["$defs"]["server"][message["op"].as_str().unwrap()];
+    assert!(schema.is_object(), "not in the schema: {message}");
+    assert_eq!(schema::fault(&SCHEMA, schema, message, "message"), None, "{message}");
+}
 
 /// A client of the protocol.
 pub(crate) struct Client(pub(crate) Socket);
@@ -40,13 +57,17 @@ impl Client {
         self.0.send_message(body);
     }
 
+    /// The next message, which is one of the published schema.
     pub(crate) fn receive_message(&mut self) -> Value {
-        self.0.receive_message()
+        let message = self.0.receive_message();
+        check_message(&message);
+        message
     }
 
     /// Sends a message and returns the next reply.
     pub(crate) fn request(&mut self, body: Value) -> Value {
-        self.0.request(&body)
+        self.send_message(&body);
+        self.receive_message()
     }
 
     /// Subscribes with further fields; returns the acknowledgement.
@@ -123,7 +144,7 @@ fn errors_have_a_code_and_the_id_of_the_request() {
         (json!({"id": 1}), 400, "op is missing"),
         (json!({"op": "subscribe", "id": 1}), 400, "subscribe: topic is missing"),
         (json!({"op": "subscribe", "id": 1, "topic": 5}), 400, "invalid type"),
-        (json!({"op": "subscribe", "id": 1, "topci": "a"}), 400, "unknown field `topci`"),
+        (json!({"op": "subscribe", "id": 1, "topci": "a"}), 400, "topic is missing (unknown: topci)"),
         (json!({"op": "publish", "id": 1, "topic": "a"}), 400, "data or b64"),
         (json!({"op": "publish", "id": 1, "topic": "a", "data": 1, "b64": ""}), 400, "data or b64"),
         (json!({"op": "publish", "id": 1, "topic": "a", "b64": "?"}), 400, "b64: "),
@@ -159,6 +180,27 @@ fn errors_have_a_code_and_the_id_of_the_request() {
     client.subscribe("7");
     client.request(json!({"op": "unsubscribe", "id": 1, "topic": "7"}));
     client.subscribe("one more");
+}
+
+#[test]
+fn unknown_fields_are_ignored_and_reported() {
+    let (_server, mut client) = connected(Running::serve(&["--threads", "1"]));
+    let subscribe = json!({"op": "subscribe", "id": 1, "topic": "a", "presense": true, "new": {"a": [1]}});
+    let report = json!({"op": "ignored", "fields": ["new", "presense"], "request": 1});
+    assert_eq!(client.request(subscribe), report);
+    assert_eq!(client.receive_message(), json!({"op": "ack", "id": 1, "topic": "a"}));
+    client.send_message(&json!({"op": "publish", "topic": "a", "data": 1, "new": 1}));
+    assert_eq!(client.receive_message(), json!({"op": "ignored", "fields": ["new"]}));
+    assert_eq!(client.receive_message()["data"], 1);
+    let member = json!({"id": "anna", "connections": 2});
+    let join = json!({"op": "join", "id": 2, "topic": "a", "member": member});
+    assert_eq!(client.request(join), json!({"op": "ack", "id": 2, "topic": "a"}));
+    let ping = |id| json!({"op": "ping", "id": id, "new": 1});
+    for id in 0..14 {
+        assert_eq!(client.request(ping(id))["op"], "ignored");
+        assert_eq!(client.receive_message(), json!({"op": "pong", "id": id}));
+    }
+    assert_eq!(client.request(ping(14)), json!({"op": "pong", "id": 14}), "16 reports of a connection");
 }
 
 #[test]
@@ -489,7 +531,7 @@ fn joins_are_checked() {
     let join = |topic: &str, member: Value| json!({"op": "join", "id": 1, "topic": topic, "member": member});
     for (body, code, part) in [
         (json!({"op": "join", "id": 1, "topic": "open"}), 400, "member is missing"),
-        (join("open", json!({"name": "a"})), 400, "unknown field `name`"),
+        (join("open", json!({"name": "a"})), 400, "missing field `id`"),
         (join("open", json!({"info": 1})), 400, "missing field `id`"),
         (json!({"op": "members", "id": 1}), 400, "members: topic is missing"),
         (json!({"op": "read", "id": 1, "stream": "s", "offset": 0, "after": "a"}), 400, "for topics only"),

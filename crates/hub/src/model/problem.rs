@@ -15,7 +15,7 @@ pub(crate) struct Problem {
 
 /// Error codes. They are HTTP status codes where HTTP has a matching one.
 pub(crate) mod code {
-    /// Not a JSON object, or a field is missing, unknown or of another type.
+    /// Not a JSON object, or a field is missing, of another type or of another operation.
     pub(crate) const MALFORMED: u16 = 400;
     /// An expired token.
     pub(crate) const TOKEN: u16 = 401;

@@ -8,6 +8,7 @@ mod history;
 mod hooks;
 mod incoming;
 mod keys;
+mod known_fields;
 pub(in crate::protocol) mod members;
 mod publish;
 mod reader;
@@ -286,7 +287,8 @@ impl JsonClient {
     ) {
         let observed = self.observed_op(&read);
         let (id, result) = match read {
-            Ok(ClientMessage { id, op }) => {
+            Ok(ClientMessage { id, op, ignored }) => {
+                self.report_ignored(&ignored, &id, cx);
                 let result = self.execute(op, &id, cx);
                 (id, result)
             }

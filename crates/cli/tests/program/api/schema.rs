@@ -1,16 +1,39 @@
-//! Checks JSON against the schemas of the document: the keywords that it uses.
+//! Checks JSON against the schemas of the published documents: the keywords that they use.
 
 use serde_json::{Map, Value};
 
+/// Rejects unknown fields of all objects with named ones.
+pub(crate) fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            object.values_mut().for_each(close);
+            if object.get("properties").is_some_and(Value::is_object) && object.contains_key("type") {
+                object.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
 /// Returns the first fault of a value.
-pub(super) fn fault(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
+pub(crate) fn fault(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<String> {
     if let Some(reference) = schema["$ref"].as_str() {
         return fault(document, document.pointer(&reference[1..]).unwrap(), value, at);
+    }
+    if let Some(constant) = schema.get("const").filter(|constant| *constant != value) {
+        return Some(format!("{at} is {value}, and not {constant}"));
+    }
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let faults = || choices.iter().map(|choice| fault(document, choice, value, at));
+        return if faults().any(|fault| fault.is_none()) { None } else { faults().next().flatten() };
     }
     let is_nullable = schema["type"].as_array().is_some_and(|types| types.contains(&Value::from("null")));
     let is_type = match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
         None => true,
         Some(_) if is_nullable && value.is_null() => true,
+        // An id.
+        Some("number") => value.is_number() || value.is_string(),
         Some("string") => value.is_string(),
         Some("integer") => value.is_u64(),
         Some("boolean") => value.is_boolean(),

@@ -13,6 +13,7 @@ use sinews_server::{KeySubscription, KeyWrite, Position, ReplayFrom};
 use sinews_stream as stream;
 
 use super::keys::{KeyOp, KeyRequest};
+use super::known_fields::KnownFields;
 use super::members::{MemberFields, PresenceDetail};
 use super::requests::{PatternRecovery, PublishedData, SubscribeOptions, TOPICS_MAX};
 use super::streams::{self, RecordInput};
@@ -30,6 +31,8 @@ pub(super) struct ClientMessage<'a> {
     /// Its answer's id.
     pub(super) id: Option<Value>,
     pub(super) op: ClientOp<'a>,
+    /// The names of fields that this server does not know, cut to the length that an answer may repeat.
+    pub(super) ignored: Vec<String>,
 }
 
 /// The requested operation.
@@ -196,13 +199,11 @@ enum StartField<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct TopicPositions {
     positions: BTreeMap<String, AfterMessage>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct AfterMessage {
     epoch: u64,
     seq: u64,
@@ -215,13 +216,11 @@ impl From<AfterMessage> for Position {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct AtOffset {
     offset: u64,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct AtTime {
     time: u64,
 }
@@ -248,10 +247,18 @@ pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Pro
         return Err((None, problem(code::MALFORMED, "invalid message: not a JSON object in a text message")));
     }
     let mut json = serde_json::Deserializer::from_str(text);
+    let mut ignored = Vec::new();
     // No combinators: each would move all the fields.
     let mut fields = match MessageFields::deserialize(&mut json) {
         Ok(fields) => fields,
-        Err(error) => return Err(malformed(text, &error)),
+        // Of a newer client, perhaps. Few messages are read twice.
+        Err(_) => {
+            json = serde_json::Deserializer::from_str(text);
+            match MessageFields::deserialize(KnownFields { json: &mut json, ignored: &mut ignored }) {
+                Ok(fields) => fields,
+                Err(error) => return Err(malformed(text, &error)),
+            }
+        }
     };
     json.end().map_err(|error| malformed(text, &error))?;
     let id = fields.id.take();
@@ -260,8 +267,13 @@ pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Pro
         return Err((None, problem(code::MALFORMED, message)));
     }
     match op(fields) {
-        Ok(op) => Ok(ClientMessage { id, op }),
-        Err(problem) => Err((id, problem)),
+        Ok(op) => Ok(ClientMessage { id, op, ignored }),
+        Err(problem) if ignored.is_empty() => Err((id, problem)),
+        // A misspelt field, perhaps, which the operation needs.
+        Err(problem) => {
+            let text = format!("{} (unknown: {})", problem.text, ignored.join(", "));
+            Err((id, Problem { text, ..problem }))
+        }
     }
 }
 
@@ -624,8 +636,29 @@ fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp
 const READ_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
+mod schema_tests;
+
+#[cfg(test)]
 mod tests {
+    use super::super::known_fields::IGNORED_MAX;
     use super::*;
+
+    #[test]
+    fn unknown_fields_are_ignored_and_named() {
+        let text = br#"{"new":{"a":[1]},"op":"subscribe","topic":"a\u0062","presense":true,"id":1}"#;
+        let ClientMessage { id, op, ignored } = read(text).unwrap();
+        assert_eq!((id, ignored), (Some(Value::from(1)), vec!["new".to_owned(), "presense".to_owned()]));
+        assert!(matches!(op, ClientOp::Subscribe { topic, .. } if topic == "ab"));
+        let many: String = (0..100).map(|at| format!("\"f{at}{}\":0,", "x".repeat(100))).collect();
+        let ignored = read(format!("{{{many}\"op\":\"ping\"}}").as_bytes()).unwrap().ignored;
+        assert_eq!((ignored.len(), ignored[0].chars().count()), (IGNORED_MAX, 65));
+        let (id, problem) = read(br#"{"op":"subscribe","id":2,"topci":"a"}"#).unwrap_err();
+        let expected = "subscribe: topic is missing (unknown: topci)";
+        assert_eq!((id, &*problem.text), (Some(Value::from(2)), expected));
+        for bad in ["{\"new\":1,\"op\":\"ping\"", "{\"new\":1,\"op\":5}", "{\"new\":1,\"op\":\"ping\"} 1"] {
+            assert_eq!(read(bad.as_bytes()).unwrap_err().1.code, code::MALFORMED, "{bad}");
+        }
+    }
 
     #[test]
     fn texts_without_escapes_are_borrowed_from_the_message() {

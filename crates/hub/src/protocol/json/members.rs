@@ -23,9 +23,8 @@ pub(in crate::protocol) enum PresenceDetail {
     Members,
 }
 
-/// A member as a client names it.
+/// A member as a client names it. Other fields are ignored.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(in crate::protocol) struct MemberFields {
     id: String,
     info: Option<Value>,

@@ -71,6 +71,18 @@ impl JsonClient {
         });
     }
 
+    /// Names unknown fields: a developer may have misspelt them. It is no answer, so it has no `id`.
+    pub(super) fn report_ignored(&mut self, ignored: &[String], id: &Option<Value>, cx: &mut Context<'_>) {
+        if ignored.is_empty() || !self.session.may_report_ignored() {
+            return;
+        }
+        let mut message = json!({ "op": "ignored", "fields": ignored });
+        if let Some(id) = id {
+            message["request"] = id.clone();
+        }
+        send_json(cx, &message);
+    }
+
     /// Answers a request: an acknowledgement is sent if the request has an id, or to a client that gets all of them.
     pub(super) fn answer(&self, result: Result<OpReply, Problem>, id: Option<Value>, cx: &mut Context<'_>) {
         let mut members = None;

@@ -45,9 +45,9 @@ pub(crate) enum StreamOp<'a> {
     Delete,
 }
 
-/// One record in a client's message.
+/// One record in a client's message. Other fields are ignored.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub(crate) struct RecordInput<'a> {
     #[serde(borrow, deserialize_with = "borrowed")]
     pub(crate) key: Option<Cow<'a, str>>,
