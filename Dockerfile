@@ -36,7 +36,8 @@ ENV SINEWS_LISTEN=0.0.0.0:8080
 EXPOSE 8080 8080/udp
 # SIGTERM, which `docker stop` sends, stops gracefully within 15 s.
 STOPSIGNAL SIGTERM
-# There is no HEALTHCHECK: it would need an HTTP client within the image. The orchestrator probes from outside:
-# GET /healthz decides on a restart, GET /readyz on new clients.
+# It asks for /healthz at port 8080 without TLS; SINEWS_HEALTH_URL names another address. Orchestrators that probe from outside
+# use GET /healthz for restarts, and GET /readyz for new clients.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["/usr/local/bin/sinews", "health"]
 ENTRYPOINT ["/usr/local/bin/sinews"]
 CMD ["serve"]

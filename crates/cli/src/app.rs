@@ -57,7 +57,7 @@ pub(crate) fn run(command: &AppCommand) -> Result<(), String> {
 }
 
 /// Random bytes as hexadecimal digits.
-fn random<const BYTES: usize>() -> Result<String, String> {
+pub(crate) fn random<const BYTES: usize>() -> Result<String, String> {
     let mut bytes = [0; BYTES];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| "the system has no random numbers".to_owned())?;

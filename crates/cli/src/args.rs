@@ -9,15 +9,19 @@ use sinews_bench::BenchArgs;
 #[cfg(not(feature = "bench"))]
 use crate::absent::AbsentArgs as BenchArgs;
 #[cfg(not(feature = "connect"))]
-use crate::absent::AbsentArgs as ConnectArgs;
+use crate::absent::{AbsentArgs as ConnectArgs, AbsentArgs as PubArgs, AbsentArgs as SubArgs};
 use crate::app::AppCommand;
 #[cfg(feature = "connect")]
 use crate::connect::ConnectArgs;
 use crate::copy::StreamsCommand;
+use crate::health::HealthArgs;
+use crate::init::InitArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
 use crate::nodes::NodesArgs;
 use crate::settings::ServeArgs;
 use crate::token::TokenArgs;
+#[cfg(feature = "connect")]
+use crate::topic::{PubArgs, SubArgs};
 use crate::version;
 
 /// A real-time server: HTTP and WebSocket, topics, durable streams.
@@ -39,6 +43,9 @@ const EXAMPLES: &str = "Without a command, sinews serves; `sinews serve --help` 
 Examples:
   sinews                                   serve at http://127.0.0.1:8080/
   sinews --listen :8080 --streams ./data   serve on every address, with durable streams
+  sinews init                              write a configuration with tokens, and a first token
+  sinews sub 'chat.>'                      print the messages of topics
+  sinews pub chat.room hello              publish a message
   sinews connect localhost:8080/echo       talk to a WebSocket server
   sinews bench localhost:8080/echo         measure its performance";
 
@@ -71,13 +78,29 @@ pub(crate) enum Command {
     Connect(Box<ConnectArgs>),
     /// Write a shell completion script.
     Completions(CompletionsArgs),
+    /// Ask a server whether it serves: for container images and scripts.
+    Health(HealthArgs),
+    /// Write a configuration file, secrets and a first token for a new server.
+    Init(InitArgs),
     /// Write manual pages.
     Man(ManArgs),
     /// List the living nodes of a cluster.
     Nodes(NodesArgs),
+    /// Publish a message, or each line of the input, to a topic.
+    #[cfg_attr(
+        not(feature = "connect"),
+        command(about = "Not in this program: needs the Cargo feature connect.")
+    )]
+    Pub(Box<PubArgs>),
     /// Check, repair or delete streams of a directory, or copy them to a broker.
     #[command(subcommand)]
     Streams(StreamsCommand),
+    /// Print the messages of topics and patterns.
+    #[cfg_attr(
+        not(feature = "connect"),
+        command(about = "Not in this program: needs the Cargo feature connect.")
+    )]
+    Sub(Box<SubArgs>),
     /// Make an access token, or inspect a token.
     Token(Box<TokenArgs>),
 }

@@ -11,6 +11,8 @@ mod config;
 mod connect;
 mod copy;
 mod environment;
+mod health;
+mod init;
 mod log;
 mod manual;
 mod nodes;
@@ -18,6 +20,8 @@ mod output;
 mod serve;
 mod settings;
 mod token;
+#[cfg(feature = "connect")]
+mod topic;
 mod version;
 
 use std::process::ExitCode;
@@ -50,9 +54,19 @@ pub fn main() -> ExitCode {
         Command::Connect(_) => Err(absent::error("connect").into()),
         #[cfg(feature = "connect")]
         Command::Connect(args) => return connect::run(&args),
+        Command::Health(args) => health::run(&args).map_err(Into::into),
+        Command::Init(args) => init::run(&args).map_err(Into::into),
         Command::Man(args) => manual::man(&args).map_err(Into::into),
         Command::Nodes(args) => nodes::run(&args).map_err(Into::into),
+        #[cfg(not(feature = "connect"))]
+        Command::Pub(_) => Err(absent::error("connect").into()),
+        #[cfg(feature = "connect")]
+        Command::Pub(args) => topic::publish(&args).map_err(Into::into),
         Command::Streams(command) => copy::run(&command).map_err(Into::into),
+        #[cfg(not(feature = "connect"))]
+        Command::Sub(_) => Err(absent::error("connect").into()),
+        #[cfg(feature = "connect")]
+        Command::Sub(args) => topic::subscribe(&args).map_err(Into::into),
         Command::Token(args) => token::run(&args).map_err(Into::into),
     };
     match result {

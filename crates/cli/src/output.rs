@@ -1,7 +1,7 @@
 //! Standard output and standard error of `sinews serve`. A thread writes each, so that a reader that stalls, such as a
 //! full log disk, delays no other thread.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::panic::{self, PanicHookInfo};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +74,11 @@ pub(crate) fn print_error(line: &str) {
         Some(stderr) => stderr.push(format!("{line}\n").as_bytes()),
         None => eprintln!("{line}"),
     }
+}
+
+/// Whether standard output is a terminal that shows colors.
+pub(crate) fn has_colors() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Waits until both descriptors have all lines, at most a second.

@@ -21,9 +21,10 @@ use self::reload::Reloader;
 use crate::args::ConfigCommand;
 use crate::config::render;
 use crate::environment;
+use crate::init::quote;
 use crate::log;
 use crate::output;
-use crate::settings::{self, BackendSetting, DeflateSetting, ServeArgs, ServeSettings};
+use crate::settings::{self, BackendSetting, DeflateSetting, KeySource, ServeArgs, ServeSettings};
 
 /// Serves until a signal stops the server, or a successor process takes over.
 pub(crate) fn run(args: ServeArgs) -> Result<(), Box<dyn Error>> {
@@ -64,7 +65,8 @@ fn serve(
     let server = server.bind().map_err(|error| explain(&error))?;
     let hub = hub.start(&server)?;
     warn_if_open(server.addresses(), tls.is_some(), &live.config());
-    let table = table(server.addresses(), threads, server.backend(), &settings, descriptors);
+    let table =
+        table(server.addresses(), threads, server.backend(), &settings, descriptors, output::has_colors());
     let restart_hashes = settings.files.restart_hashes();
     let reloader = Reloader { args, settings, live, tls, log, watches_apps: false, restart_hashes };
     reload::watch(signals, server.stop_handle(), reloader, hub.handover())?;
@@ -238,6 +240,7 @@ fn table(
     backend: BackendChoice,
     settings: &ServeSettings,
     descriptors: Option<u64>,
+    has_colors: bool,
 ) -> String {
     let mut table = String::new();
     let backend = name_of(backend);
@@ -256,13 +259,14 @@ fn table(
     let (addresses, plain) = addresses.split_at(addresses.len() - settings.streams.addresses());
     let (public, admin) = addresses.split_at(addresses.len() - settings.admin.addresses().count());
     for address in public {
+        let publish = publish_line(settings, &format!("{http}://{}", reachable(*address)));
         let host = reachable(*address);
         if settings.pages && !settings.admin.is_apart() {
             table.push_str(&pages_of(&format!("{http}://{host}"), &format!("{ws}://{host}")));
         }
         table.push_str(&format!(
             "\n  topics    {ws}://{host}/topics/{{name}}\n  protocol  {ws}://{host}/ws\n  \
-             client    {http}://{host}/sinews.js\n  publish   curl -d hello {http}://{host}/topics/lobby\n  \
+             client    {http}://{host}/sinews.js\n  {publish}\n  \
              health    {http}://{host}/healthz\n"
         ));
     }
@@ -281,6 +285,14 @@ fn table(
     for path in settings.listen.sockets() {
         table.push_str(&format!("\n  socket    {}\n", path.display()));
     }
+    if matches!(settings.auth.keys, KeySource::None)
+        && addresses.iter().any(|address| !address.ip().is_loopback())
+    {
+        let text =
+            "no token is required: all clients can publish and subscribe to every topic (auth.secret_file)";
+        let (red, end) = if has_colors { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        table.push_str(&format!("\n  {red}WARNING   {text}{end}\n"));
+    }
     table.push_str("\n  Ctrl-C stops.\n\n");
     table
 }
@@ -290,6 +302,21 @@ fn pages_of(http: &str, ws: &str) -> String {
     format!(
         "\n  start     {http}/\n  chat      {http}/chat\n  console   {http}/console\n  dashboard {http}/dashboard\n  echo      {ws}/echo"
     )
+}
+
+/// How to publish a first message, or where tokens are required, how to make one.
+fn publish_line(settings: &ServeSettings, url: &str) -> String {
+    let keys = &settings.auth.keys;
+    match keys {
+        KeySource::SecretFile(path) => {
+            let path = quote(&path.display().to_string());
+            format!("token     sinews token --secret-file {path} --subscribe 'chat.>' --publish 'chat.>'")
+        }
+        KeySource::None => format!("publish   curl -d hello {url}/topics/lobby"),
+        _ => {
+            format!("publish   curl -H \"Authorization: Bearer $TOKEN\" -d hello {url}/topics/lobby")
+        }
+    }
 }
 
 /// Returns an address that a browser on this machine can open.
@@ -306,7 +333,7 @@ mod tests {
     fn startup_table_lists_all_addresses() {
         let addresses = ["127.0.0.1:8080".parse().unwrap(), "[::]:9000".parse().unwrap()];
         let plain = settings(&[], "").unwrap();
-        let table = |settings| table(&addresses, 2, BackendChoice::Uring, settings, Some(20_000));
+        let table = |settings| table(&addresses, 2, BackendChoice::Uring, settings, Some(20_000), true);
         let encrypted = settings(&["--tls-certificate", "a", "--tls-key", "b"], "").unwrap();
         let encrypted = table(&encrypted);
         assert!(
@@ -323,5 +350,23 @@ mod tests {
         ] {
             assert!(table.contains(expected), "{expected} in {table}");
         }
+        assert!(
+            table.contains("  publish   curl -d hello ") && table.contains("\x1b[1;31mWARNING "),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn startup_table_of_a_server_with_tokens_says_how_to_make_one() {
+        let addresses = ["0.0.0.0:8080".parse().unwrap()];
+        let table = |flags: &[&str]| {
+            table(&addresses, 2, BackendChoice::Poll, &settings(flags, "").unwrap(), None, false)
+        };
+        let secret = table(&["--auth-secret-file", "/etc/a secret"]);
+        let line = "  token     sinews token --secret-file '/etc/a secret' --subscribe 'chat.>' --publish 'chat.>'\n";
+        assert!(secret.contains(line) && !secret.contains("WARNING") && !secret.contains("curl"), "{secret}");
+        let keys = table(&["--auth-jwks-file", "keys"]);
+        assert!(keys.contains("curl -H \"Authorization: Bearer $TOKEN\" -d hello"), "{keys}");
+        assert!(table(&[]).contains("\n  WARNING   no token is required"), "{}", table(&[]));
     }
 }

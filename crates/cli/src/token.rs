@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use jsonwebtoken::dangerous::insecure_decode;
@@ -133,6 +133,34 @@ pub(crate) fn run(args: &TokenArgs) -> Result<(), String> {
     print(&format!("{message}\n"))
 }
 
+/// Makes a token that permits all topics and keys, for the first steps.
+///
+/// # Errors
+/// The secret cannot be read.
+pub(crate) fn for_development(secret_file: &Path) -> Result<String, String> {
+    crypto::install();
+    let all = || vec![">".to_owned()];
+    make(&MakeTokenArgs {
+        secret_file: Some(secret_file.to_owned()),
+        private_key_file: None,
+        algorithm: None,
+        key_id: None,
+        subscribe: all(),
+        publish: all(),
+        keys: vec![">/>".to_owned()],
+        delete: Vec::new(),
+        topics: Vec::new(),
+        expires: DurationSetting(DEVELOPMENT_LIFETIME),
+        subject: Some("developer".to_owned()),
+        id: None,
+        audience: Vec::new(),
+        issuer: None,
+    })
+}
+
+/// Seven days.
+const DEVELOPMENT_LIFETIME: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
 fn make(args: &MakeTokenArgs) -> Result<String, String> {
     let (key, good) = key_and_algorithms(args)?;
     let algorithm = args.algorithm.unwrap_or(good[0]);
@@ -248,7 +276,7 @@ fn verdict(args: &InspectTokenArgs, token: &str) -> Result<Option<Result<(), Str
         .or_else(|| path(&args.public_key_file, TokenKeys::PublicKeyFile))
         .or_else(|| path(&args.jwks_file, TokenKeys::JwksFile));
     let Some(keys) = keys else { return Ok(None) };
-    let mut options = AuthOptions::new().with_keys(keys).with_leeway(std::time::Duration::ZERO);
+    let mut options = AuthOptions::new().with_keys(keys).with_leeway(Duration::ZERO);
     if let Some(audience) = &args.audience {
         options = options.with_audience(audience.iter().cloned());
     }

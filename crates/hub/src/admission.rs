@@ -170,7 +170,8 @@ impl RejectionLog {
         let RejectedRequest { client, path, origin } = source;
         // Fields without a value are left out.
         let (origin, suppressed) = (origin.as_deref(), (suppressed > 0).then_some(suppressed));
-        tracing::info!(reason = reason.name(), %client, path, origin, suppressed, "rejected: {text}");
+        let remedy = origin.filter(|_| reason == RejectionReason::Origin).and_then(origin_setting);
+        tracing::info!(reason = reason.name(), %client, path, origin, suppressed, remedy, "rejected: {text}");
     }
 
     /// Observes rejections, and all else that clients do.
@@ -204,9 +205,24 @@ impl Collector for RejectionMetrics {
     }
 }
 
+/// The option that permits an origin. An operator may paste it into a shell, and the client has chosen the text.
+fn origin_setting(origin: &str) -> Option<String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":/.-_".contains(&byte);
+    (origin.contains("://") && origin.bytes().all(is_plain)).then(|| format!("--origin {origin}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn log_has_an_option_for_an_origin_but_no_command_of_a_client() {
+        let expected = Some("--origin http://127.0.0.1:22002".to_owned());
+        assert_eq!(origin_setting("http://127.0.0.1:22002"), expected);
+        for origin in ["http://a;reboot", "http://a b", "http://$(x)", "null", "http://aaaa…"] {
+            assert_eq!(origin_setting(origin), None, "{origin}");
+        }
+    }
 
     #[test]
     fn browser_receives_status_and_reason_in_the_close() {

@@ -10,6 +10,8 @@ mod dashboard;
 mod deploy;
 #[path = "../shared/directory.rs"]
 mod directory;
+#[cfg(feature = "connect")]
+mod first_hour;
 mod handover;
 mod hooks;
 #[cfg(feature = "connect")]
