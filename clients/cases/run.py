@@ -309,7 +309,7 @@ async def run_all(chosen, command, lacks):
     async def run_one(case):
         name = case["name"]
         if missing := [need for need in case.get("needs", []) if need in lacks]:
-            return print(f"skipped: {name}: the client has no {missing[0]}", flush=True)
+            return print(f"skipped {name}: the client has no {missing[0]}", flush=True)
         async with limit:
             try:
                 await run_case(case, command)

@@ -1,4 +1,4 @@
-"""Archives of static programs, the npm package, and a trial of publishing the crates.
+"""Archives of static programs, the packages for npm and Python, and a trial of publishing the crates.
 
 A target whose tools are missing is skipped with a line that says how to get them.
 """
@@ -14,6 +14,7 @@ import tarfile
 import time
 import urllib.request
 
+import clients
 import common
 
 # Targets of archives, with the compilers for the C code of a dependency, and their package. The C library is linked statically.
@@ -269,10 +270,11 @@ def main():
         common.check(f"the archive for {target}", archive, target, options, folder)
     if "client" in only:
         common.check("the npm packages", pack_client, folder)
+        common.check("the package for Python", clients.pack_python, folder)
     if "crates" in only:
         common.check("crates describe themselves", check_packages)
         common.check(f"{len(published())} crates can be published", publish, options.no_verify)
-    archives = sorted(file.name for file in folder.iterdir() if file.suffix in (".gz", ".tgz"))
+    archives = sorted(file.name for file in folder.iterdir() if file.suffix in (".gz", ".tgz", ".whl"))
     if archives:
         (folder / "SHA256SUMS").write_text(common.output_of("sha256sum", *archives, cwd=folder) + "\n")
     print(folder)

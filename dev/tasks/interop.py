@@ -6,6 +6,7 @@ The scripts in `dev/interop` drive them; each prints a line for each check, `ok 
 import argparse
 import shutil
 
+import clients
 import common
 import library
 import servers
@@ -211,7 +212,8 @@ def openapi(program, backend, log):
 # Checks with servers of their own, once for each backend.
 ON_EACH_BACKEND = {
     "curl-suite": curl_suite, "h2spec": h2spec, "h3spec": h3spec, "http-proxies": http_proxies, "http2": http2, "http3": http3,
-    "webtransport": webtransport, "firefox": firefox, "client-js": client_js, "openapi": openapi,
+    "webtransport": webtransport, "firefox": firefox, "client-js": client_js, "client-python": clients.check_python,
+    "openapi": openapi,
 }
 # Servers and clients for `sinews connect` and `sinews bench`. The scripts start the program themselves.
 TOOLS = {
@@ -230,7 +232,7 @@ def run_tools(program, chosen):
 
 
 def main():
-    names = [*CLIENTS, *ON_EACH_BACKEND, *TOOLS, *library.PEERS]
+    names = [*CLIENTS, *ON_EACH_BACKEND, "client-cases", *TOOLS, *library.PEERS]
     parser = argparse.ArgumentParser(prog="cargo xtask interop", description=__doc__)
     servers.add_options(parser)
     parser.add_argument("--only", default="", help=f"peers to test, with commas between them [default: all]: {', '.join(names)}")
@@ -251,6 +253,8 @@ def main():
             tools.attempt(name, ON_EACH_BACKEND[name], program, backend, log)
     if "http3" in chosen:
         tools.attempt("http3", http3_library)
+    if "client-cases" in chosen:
+        tools.attempt("client-cases", clients.check_cases)
     if of(TOOLS):
         tools.attempt("sinews connect, sinews bench", run_tools, program, of(TOOLS))
     # compio has no other backend.

@@ -98,7 +98,7 @@ const STEPS: [Step; 30] = [
         &["dev/autobahn", "dev/conformance", "dev/tasks/autobahn.py", "dev/tasks/conformance.py"]),
     step("examples", Lane::LongWaits, Run::OnBackend(&["examples"]), &["examples", "dev/tasks/examples.py"]),
     step("interop", Lane::LongWaits, Run::OnBackend(&["interop"]),
-        &["dev/interop", "dev/tasks/interop.py", "dev/tasks/library.py", "clients"]),
+        &["dev/interop", "dev/tasks/clients.py", "dev/tasks/interop.py", "dev/tasks/library.py", "clients"]),
     step("doc", Lane::Long, Run::Own(gates::doc), &["crates/sinews/src/lib.rs", "crates/sinews/src/guide"]),
     step("msrv", Lane::Long, Run::Task(&["gates", "msrv"]), &["Cargo.toml", "Cargo.lock", "dev/tasks/gates.py"]),
     step("targets", Lane::Long, Run::Task(&["gates", "targets"]), &["Cargo.toml", "Cargo.lock", "dev/tasks/gates.py"]),
@@ -114,7 +114,7 @@ const STEPS: [Step; 30] = [
         &["dev/instructions", "dev/xtask/instructions.txt", "dev/tasks/instructions.py"]),
     // Without the programs and without a compilation: `cargo xtask dist` makes all.
     step("packages", Lane::Long, Run::Task(&["dist", "--only", "client,crates", "--no-verify"]),
-        &["clients", "dev/tasks/dist.py"]),
+        &["clients", "dev/tasks/clients.py", "dev/tasks/dist.py"]),
     // Unpacked and started where this machine can run them. The programs are compiled without optimization.
     step("archive", Lane::Long, Run::Task(&["dist", "--only", "programs", "--trial"]),
         &["dev/tasks/dist.py", "deploy/sinews.service"]),
