@@ -14,7 +14,7 @@ use sinews_server::escape::{escape_json, escape_line};
 use crate::output;
 
 #[derive(Debug, Args)]
-pub(crate) struct ServerArgs {
+pub(crate) struct TopicServerArgs {
     /// URL of the server; without a path, of /ws
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:8080", env = "SINEWS_URL")]
     url: String,
@@ -55,7 +55,7 @@ pub(crate) struct SubArgs {
     json: bool,
 
     #[command(flatten)]
-    server: ServerArgs,
+    server: TopicServerArgs,
 }
 
 #[derive(Debug, Args)]
@@ -72,20 +72,20 @@ pub(crate) struct PubArgs {
     text: bool,
 
     #[command(flatten)]
-    server: ServerArgs,
+    server: TopicServerArgs,
 }
 
 /// Largest message in either direction, in bytes: the server's own limit is usually smaller.
 const MESSAGE_MAX: usize = 64 << 20;
 
 /// A connection after its welcome.
-struct TopicClient {
+struct ProtocolClient {
     websocket: WebSocket<Stream>,
     url: String,
 }
 
-impl TopicClient {
-    fn open(args: &ServerArgs) -> Result<Self, String> {
+impl ProtocolClient {
+    fn open(args: &TopicServerArgs) -> Result<Self, String> {
         let url = with_path(&with_scheme(&args.url));
         let fault = |error: String| format!("{}: {error}", shown_url(&url));
         let config =
@@ -151,7 +151,7 @@ fn with_path(url: &str) -> String {
 /// # Errors
 /// The server rejects a subscription, or the connection ends.
 pub(crate) fn subscribe(args: &SubArgs) -> Result<(), String> {
-    let mut client = TopicClient::open(&args.server)?;
+    let mut client = ProtocolClient::open(&args.server)?;
     for pattern in &args.patterns {
         let mut request = json!({ "op": "subscribe", "id": pattern, "topic": pattern });
         if let Some(last) = args.last {
@@ -199,7 +199,7 @@ fn line(message: &Value, in_terminal: bool, colors: bool) -> String {
 /// # Errors
 /// The server rejects a publication, the connection ends, or the input cannot be read.
 pub(crate) fn publish(args: &PubArgs) -> Result<(), String> {
-    let mut client = TopicClient::open(&args.server)?;
+    let mut client = ProtocolClient::open(&args.server)?;
     if let Some(data) = &args.data {
         return publish_one(&mut client, args, data);
     }
@@ -210,7 +210,7 @@ pub(crate) fn publish(args: &PubArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn publish_one(client: &mut TopicClient, args: &PubArgs, text: &str) -> Result<(), String> {
+fn publish_one(client: &mut ProtocolClient, args: &PubArgs, text: &str) -> Result<(), String> {
     let parsed = if args.text { None } else { serde_json::from_str(text).ok() };
     let data = parsed.unwrap_or_else(|| json!(text));
     client.send(&json!({ "op": "publish", "id": 1, "topic": args.topic, "data": data }))?;

@@ -68,7 +68,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownEntries<'_, A> {
     type Error = A::Error;
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, A::Error> {
-        while let Some(FieldName(name)) = self.map.next_key()? {
+        while let Some(JsonFieldName(name)) = self.map.next_key()? {
             if self.known.contains(&&*name) {
                 return seed.deserialize(CowStrDeserializer::new(name)).map(Some);
             }
@@ -87,4 +87,4 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for KnownEntries<'_, A> {
 
 /// A name without escapes is borrowed.
 #[derive(Deserialize)]
-struct FieldName<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonFieldName<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -18,9 +18,9 @@ fn client_ops(schema: &Value) -> &Map<String, Value> {
 }
 
 /// Fails with the names of the fields of a struct.
-struct FieldNames;
+struct StructFieldNames;
 
-impl<'de> Deserializer<'de> for FieldNames {
+impl<'de> Deserializer<'de> for StructFieldNames {
     type Error = serde_json::Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -44,7 +44,7 @@ impl<'de> Deserializer<'de> for FieldNames {
 
 #[test]
 fn schema_has_the_fields_of_the_server_and_no_others() {
-    let Err(names) = MessageFields::deserialize(FieldNames) else { panic!("fields") };
+    let Err(names) = MessageFields::deserialize(StructFieldNames) else { panic!("fields") };
     let names = names.to_string();
     let known: BTreeSet<&str> = names.split(' ').collect();
     let schema = schema();
