@@ -11,9 +11,6 @@ PYTHON = ROOT / "clients/python"
 # Versions of tools that build packages and check types. The package itself has no build of its own.
 BUILD = ("build==1.6.1",)
 CHECKERS = ("mypy==2.4.1",)
-# What the client for JavaScript cannot do yet, as the cases name it.
-JS_LACKS = ("recovery of patterns", "idempotent publications", "replaced keys", "pages of a history", "logged-out users",
-            "kept tokens", "requests without a queue")
 # Seconds of one command.
 LIMIT = 20 * 60
 
@@ -66,7 +63,7 @@ def check_cases():
     node = [tools.need_node(), "--experimental-websocket", "--no-warnings"]
     packages = driver.env["PYTHONPATH"]
     adapters = {
-        "js": ([*(f"--without={need}" for need in JS_LACKS), *node, ROOT / "clients/js/test/adapter.js"], packages),
+        "js": ([*node, ROOT / "clients/js/test/adapter.js"], packages),
         "python": ([sys.executable, "-B", PYTHON / "tests/adapter.py"], f"{packages}:{PYTHON / 'src'}"),
     }
     for name, (adapter, path) in adapters.items():
