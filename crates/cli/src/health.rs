@@ -44,7 +44,7 @@ pub(crate) fn run(args: &HealthArgs) -> Result<(), String> {
     io::stdout().lock().write_all(b"ok\n").map_err(|error| format!("standard output: {error}"))
 }
 
-/// The authority and the path of a URL.
+/// A URL's authority and path.
 fn parse(url: &str, ready: bool) -> Result<(&str, &str), String> {
     let rest = match url.split_once("://") {
         Some(("http" | "ws", rest)) => rest,
@@ -63,7 +63,7 @@ fn parse(url: &str, ready: bool) -> Result<(&str, &str), String> {
     }
 }
 
-/// The status of an answer, and the beginning of its body.
+/// An answer's status, and the beginning of its body.
 fn ask(authority: &str, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
     let deadline = Instant::now() + timeout;
     let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());

@@ -1,4 +1,4 @@
-//! `sinews init`: the files of a new server, and its first secrets.
+//! `sinews init`: a new server's files, and its first secrets.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ pub(crate) struct InitArgs {
     directory: PathBuf,
 }
 
-/// File mode of secrets.
+/// File mode for secrets.
 const SECRET_MODE: u32 = 0o600;
 const CONFIG: &str = "sinews.toml";
 const SECRET: &str = "sinews.secret";
@@ -64,7 +64,7 @@ fn configuration(secret: &Path, api_keys: &Path) -> Result<String, String> {
         let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let text = path.to_str().filter(|text| !text.chars().any(char::is_control));
         let text = text.ok_or_else(|| format!("{}: the path is not plain text", path.display()))?;
-        // JSON's escapes are those of TOML.
+        // TOML has JSON's escapes.
         Ok::<_, String>(serde_json::Value::from(text).to_string())
     };
     Ok(format!(
@@ -96,7 +96,7 @@ fn describe(files: &[PathBuf; 3], key: &str, token: &str) -> String {
     )
 }
 
-/// A word of a shell.
+/// A shell's word.
 pub(crate) fn quote(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {

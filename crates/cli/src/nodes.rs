@@ -74,7 +74,7 @@ fn table(nodes: &[ClusterNode]) -> String {
     table
 }
 
-/// The name of a node's topic store.
+/// The name of a topic store.
 fn engine(node: &ClusterNode) -> &str {
     match node.store.split_once(':') {
         Some((engine, _)) => engine,

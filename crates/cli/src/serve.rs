@@ -297,7 +297,7 @@ fn table(
     table
 }
 
-/// The lines of the pages at an origin.
+/// The lines for the pages at an origin.
 fn pages_of(http: &str, ws: &str) -> String {
     format!(
         "\n  start     {http}/\n  chat      {http}/chat\n  console   {http}/console\n  dashboard {http}/dashboard\n  echo      {ws}/echo"

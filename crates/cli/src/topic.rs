@@ -112,7 +112,7 @@ impl ProtocolClient {
         self.websocket.send_text(&text).map_err(|error| self.fault(&error.to_string()))
     }
 
-    /// The next message of the server.
+    /// The server's next message.
     fn receive(&mut self) -> Result<Value, String> {
         loop {
             match self.websocket.next() {
@@ -132,7 +132,7 @@ impl ProtocolClient {
     }
 }
 
-/// A URL without a path is that of `/ws`.
+/// A URL without a path means `/ws`.
 fn with_path(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("ws", url));
     let scheme = match scheme {
@@ -230,7 +230,7 @@ fn publish_one(client: &mut ProtocolClient, args: &PubArgs, text: &str) -> Resul
     }
 }
 
-/// The text of an error, with the right that a token would need.
+/// An error's text, with the right that a token would need.
 fn rejection(error: &Value) -> String {
     let text = error["error"].as_str().unwrap_or_default();
     let needs = error.get("needs").map_or_else(String::new, |needs| format!("; a token needs {needs}"));

@@ -223,7 +223,7 @@ fn add_preview(fields: &mut Value, content: ActivityContent<'_>) {
     fields[name] = json!(text);
 }
 
-/// Observes what clients do, for the log and for viewers.
+/// Observes actions of clients, for the log and for viewers.
 #[derive(Debug, Default)]
 pub(crate) struct ActivityMonitor {
     /// Number of `watchers`.

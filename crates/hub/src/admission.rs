@@ -174,7 +174,7 @@ impl RejectionLog {
         tracing::info!(reason = reason.name(), %client, path, origin, suppressed, remedy, "rejected: {text}");
     }
 
-    /// Observes rejections, and all else that clients do.
+    /// Observes rejections, and other actions of clients.
     pub(crate) fn activity(&self) -> &Arc<ActivityMonitor> {
         &self.activity
     }

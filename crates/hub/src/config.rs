@@ -258,7 +258,7 @@ impl HubConfig {
         }
     }
 
-    /// Who may do what with a topic, and its limits, for the HTTP API.
+    /// The rights to a topic, and its limits, for the HTTP API.
     pub(crate) fn describe_topic(&self, topic: &str) -> Map<String, Value> {
         let described = self.live_namespaces.with(|table| describe_access(Some(table), topic));
         described.unwrap_or_else(|| describe_access(None, topic))

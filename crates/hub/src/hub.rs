@@ -181,8 +181,7 @@ impl Hub {
         };
         webhooks.start(server.publisher(), nodes, &background, has_predecessor)?;
         report_start(&topics, has_predecessor, &info, cluster.as_ref());
-        let beside = services.clone();
-        let hub = Arc::clone(&topics);
+        let (hub, beside) = (Arc::clone(&topics), services.clone());
         let dashboard = dashboard::start(server.monitor(), server.publisher(), hub, live, beside, info)?;
         let mut tasks = Vec::from_iter(dashboard);
         if let Some(store) = store {
@@ -226,7 +225,6 @@ impl Hub {
     }
 }
 
-/// Starts the durable topics and the durable keys.
 /// Reports a start without the former state in memory: a backend writes keys again.
 fn report_start(
     topics: &HubTopics,
@@ -245,6 +243,7 @@ fn report_start(
     }
 }
 
+/// Starts the durable topics and the durable keys.
 fn start_streams(
     store: &Arc<StreamService>,
     topics: &Arc<HubTopics>,

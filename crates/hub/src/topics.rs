@@ -76,7 +76,7 @@ pub(crate) struct HubTopics {
     shared_keys: OnceLock<Arc<dyn SharedKeys>>,
     /// The topics whose histories and keys a store has.
     stored: OnceLock<Arc<StoredTopics>>,
-    /// Observes what clients do.
+    /// Observes actions of clients.
     activity: Arc<ActivityMonitor>,
     /// The event sink.
     events: OnceLock<Arc<dyn EventSink>>,
@@ -136,12 +136,12 @@ impl HubTopics {
         describe_storage(&self.namespaces, topic)
     }
 
-    /// Sets the monitor of what clients do.
+    /// Sets the monitor of clients' actions.
     pub(crate) fn with_activity(self, activity: &Arc<ActivityMonitor>) -> Self {
         Self { activity: Arc::clone(activity), ..self }
     }
 
-    /// Observes what clients do.
+    /// Observes actions of clients.
     pub(crate) fn activity(&self) -> &Arc<ActivityMonitor> {
         &self.activity
     }

@@ -8,7 +8,7 @@ use super::listen::ListenSettings;
 use crate::config::network::ListenEndpoint;
 use crate::config::schema::settings;
 
-/// Tag of the listeners for administrators.
+/// Tag for the administrators' listeners.
 pub(crate) const ADMIN_TAG: u8 = 1;
 
 settings! {

@@ -69,7 +69,7 @@ pub struct Claims {
     topics: ClaimedPatterns,
     /// The client that the token identifies.
     sub: Option<String>,
-    /// What the application says about the client to the others, in JSON.
+    /// The application's description for other clients, in JSON.
     info: Option<String>,
     /// Token id, by which the token can be revoked.
     jti: Option<String>,

@@ -19,7 +19,7 @@ impl TopicAccess {
     }
 }
 
-/// The namespaces of a topic: those whose pattern matches it.
+/// The namespaces whose pattern matches a topic.
 fn matching<'a>(
     list: impl Iterator<Item = &'a Namespace>,
     topic: &str,
@@ -47,7 +47,7 @@ fn rate(rate: Option<PublishRate>) -> Option<Value> {
     rate.map(|rate| json!(rate.per_second))
 }
 
-/// Returns what is retained and stored of a topic, by namespaces in the order of their patterns.
+/// Returns a topic's retention and storage, by namespaces in the order of their patterns.
 pub(crate) fn describe_storage(list: &[Namespace], topic: &str) -> Map<String, Value> {
     let mut fields = Map::new();
     for namespace in matching(list.iter(), topic) {
@@ -61,7 +61,7 @@ pub(crate) fn describe_storage(list: &[Namespace], topic: &str) -> Map<String, V
     fields
 }
 
-/// Returns who may do what with a topic of a server, perhaps without namespaces, and its limits.
+/// Returns the rights to a topic, perhaps without namespaces, and its limits.
 pub(crate) fn describe_access(table: Option<&NamespaceTable>, topic: &str) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut patterns = Vec::new();

@@ -136,7 +136,7 @@ impl HubBuilder {
         self
     }
 
-    /// Sets what happens with publications to topics with a history while the [topic store](Self::topic_store) is away.
+    /// Sets the handling of publications to topics with a history while the [topic store](Self::topic_store) is away.
     /// Default: [`StoreAway::Reject`].
     #[must_use]
     pub fn store_away(mut self, away: StoreAway) -> Self {

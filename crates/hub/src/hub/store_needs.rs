@@ -5,10 +5,10 @@ use sinews_store::Capabilities;
 use crate::access::namespaces::{Namespace, Namespaces};
 use crate::error::HubError;
 
-/// Checks that a store has what the options need.
+/// Checks that a store suffices for the options.
 ///
 /// # Errors
-/// Names the namespace, its option, and what the store lacks.
+/// Names the namespace, its option, and the missing capability.
 pub(crate) fn check_store(
     store: &Capabilities,
     namespaces: &Namespaces,

@@ -78,10 +78,10 @@ impl DocumentedOperation<'_> {
     }
 }
 
-/// The schema of an operation that answers with a stream of events.
+/// The schema for an operation that answers with a stream of events.
 const EVENTS: &str = "/responses/200/content/text~1event-stream/schema";
 
-/// The first event of a stream.
+/// A stream's first event.
 fn first_event(server: &Running, path: &str) -> Value {
     let mut stream = server.stream(path, &format!("Authorization: Bearer {KEY}\r\n"));
     let event = stream.until("\n\n").expect("an event");
@@ -143,7 +143,7 @@ fn every_operation_of_the_document_answers_as_documented() {
     operations.sort_by_key(order);
     assert!(operations.len() >= 15);
     for operation in &operations {
-        // The example of a connection is none of this server.
+        // The example's connection is not at this server.
         let route = operation.route().replace("a1b2c3-1", connection.as_str().unwrap());
         let example = operation.example();
         if let Some(schema) = operation.fields.pointer(EVENTS) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Rejects unknown fields of all objects with named ones.
+/// Rejects unknown fields in all objects with named ones.
 pub(crate) fn close(schema: &mut Value) {
     match schema {
         Value::Object(object) => {

@@ -1,4 +1,4 @@
-//! The live view: what clients do on this node, as Server-Sent Events.
+//! The live view: actions of this node's clients, as Server-Sent Events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

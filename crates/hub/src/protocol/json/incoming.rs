@@ -1,29 +1,28 @@
 //! Decodes a client's messages.
 
+mod key_op;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sinews_server::{KeySubscription, KeyWrite, Position, ReplayFrom};
+use sinews_server::{Position, ReplayFrom};
 use sinews_stream as stream;
 
+use self::key_op::parse_key_op;
 use super::keys::{KeyOp, KeyRequest};
-use super::known_fields::KnownFields;
+use super::known_fields::TolerantReader;
 use super::members::{MemberFields, PresenceDetail};
 use super::requests::{PatternRecovery, PublishedData, SubscribeOptions, TOPICS_MAX};
 use super::streams::{self, RecordInput};
 use crate::model::brief::{brief, brief_error};
 use crate::model::history::HistoryRange;
+use crate::model::is_pattern;
 use crate::model::json::{borrowed, check_depth, present};
 use crate::model::problem::{Problem, code, problem};
-use crate::model::{MessageContent, is_pattern};
 use crate::streams::request::{AckLevel, PartitionChoice, SubscriptionStart};
-use crate::topics::keys::with_condition;
 
 /// A valid message.
 #[derive(Debug)]
@@ -254,7 +253,7 @@ pub(super) fn read(text: &[u8]) -> Result<ClientMessage<'_>, (Option<Value>, Pro
         // Of a newer client, perhaps. Few messages are read twice.
         Err(_) => {
             json = serde_json::Deserializer::from_str(text);
-            match MessageFields::deserialize(KnownFields { json: &mut json, ignored: &mut ignored }) {
+            match MessageFields::deserialize(TolerantReader { json: &mut json, ignored: &mut ignored }) {
                 Ok(fields) => fields,
                 Err(error) => return Err(malformed(text, &error)),
             }
@@ -515,66 +514,6 @@ impl MessageFields<'_> {
             || self.offset.is_some()
             || self.max.is_some()
     }
-}
-
-fn parse_key_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<KeyRequest<'a>, Problem> {
-    let fault = |what: &str| problem(code::MALFORMED, format!("{}: {what}", brief(name)));
-    let is_write = matches!(name, "set" | "delete");
-    let has_payload = fields.key.is_some() || fields.data.is_some() || fields.b64.is_some();
-    let has_others = match is_write {
-        true => fields.keys.is_some() || fields.has_key_option() || fields.from.is_some(),
-        false => has_payload || fields.has_condition(),
-    };
-    if has_others || fields.has_field_without_keys() {
-        return Err(fault("a field is not valid for keys"));
-    }
-    let op = match name {
-        "set" | "delete" => KeyOp::Write(Box::new(key_write(name, &fields)?)),
-        "subscribe" => {
-            let mut options = KeySubscription::new();
-            if let Some(filter) = &fields.filter {
-                options = options.with_filter(&**filter);
-            }
-            if let Some(interval) = fields.interval {
-                options = options.with_interval(Duration::from_millis(interval));
-            }
-            match fields.from {
-                Some(StartField::After(AfterMessage { epoch, seq })) => {
-                    options = options.with_position(Position { epoch, sequence: seq });
-                }
-                Some(_) => return Err(fault("from takes epoch and seq")),
-                None => {}
-            }
-            KeyOp::Subscribe(options)
-        }
-        "unsubscribe" if fields.from.is_none() && fields.filter.is_none() && fields.interval.is_none() => {
-            KeyOp::Unsubscribe
-        }
-        _ => return Err(fault("a field is not valid for this op")),
-    };
-    Ok(KeyRequest { topic: fields.topic.ok_or_else(|| fault("topic is missing"))?, op })
-}
-
-fn key_write(name: &str, fields: &MessageFields<'_>) -> Result<KeyWrite, Problem> {
-    let fault = |what: &str| problem(code::MALFORMED, format!("{}: {what}", brief(name)));
-    let key = fields.key.as_deref().ok_or_else(|| fault("key is missing"))?;
-    let mut write = match (name, fields.data, &fields.b64) {
-        ("set", Some(data), None) => KeyWrite::set(key, MessageContent::json(data)?.into_key_value()),
-        ("set", None, Some(b64)) => {
-            let bytes = STANDARD.decode(b64.as_bytes()).map_err(|error| fault(&format!("b64: {error}")))?;
-            KeyWrite::set(key, MessageContent::Binary(bytes.into()).into_key_value())
-        }
-        ("set", ..) => return Err(fault("either data or b64 is required")),
-        (_, None, None) if fields.ttl.is_none() => KeyWrite::delete(key),
-        _ => return Err(fault("data, b64 and ttl are for set")),
-    };
-    if let Some(ttl) = fields.ttl {
-        write = write.with_ttl(Duration::from_millis(ttl));
-    }
-    if let Some(idempotency_key) = fields.idempotency_key.as_deref() {
-        write = write.with_idempotency_key(idempotency_key);
-    }
-    with_condition(write, fields.if_new, fields.if_exists, fields.version, fields.epoch).map_err(fault)
 }
 
 fn parse_stream_op<'a>(name: &str, fields: MessageFields<'a>) -> Result<ClientOp<'a>, Problem> {

@@ -1,4 +1,4 @@
-//! Reads the fields of a message that this server knows, and ignores the others: a newer client may send them.
+//! Reads the known fields of a message, and ignores unknown ones: a newer client may send them.
 
 use std::borrow::Cow;
 
@@ -13,12 +13,12 @@ use crate::model::brief::brief;
 pub(super) const IGNORED_MAX: usize = 8;
 
 /// A deserializer for a struct that rejects unknown fields: it skips them, and lists their names.
-pub(super) struct KnownFields<'a, D> {
+pub(super) struct TolerantReader<'a, D> {
     pub(super) json: D,
     pub(super) ignored: &'a mut Vec<String>,
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for KnownFields<'_, D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for TolerantReader<'_, D> {
     type Error = D::Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -27,7 +27,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for KnownFields<'_, D> {
         known: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        self.json.deserialize_map(KnownFieldsVisitor { visitor, known, ignored: self.ignored })
+        self.json.deserialize_map(TolerantVisitor { visitor, known, ignored: self.ignored })
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, D::Error> {
@@ -40,13 +40,13 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for KnownFields<'_, D> {
     }
 }
 
-struct KnownFieldsVisitor<'a, V> {
+struct TolerantVisitor<'a, V> {
     visitor: V,
     known: &'static [&'static str],
     ignored: &'a mut Vec<String>,
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for KnownFieldsVisitor<'_, V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for TolerantVisitor<'_, V> {
     type Value = V::Value;
 
     fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

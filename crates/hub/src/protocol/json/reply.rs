@@ -38,7 +38,7 @@ impl OpReply {
 }
 
 impl JsonClient {
-    /// Returns what is observed of an operation if it fails: its name, and its topic.
+    /// Returns the name and the topic of an operation, to observe its failure.
     pub(super) fn observed_op(
         &self,
         read: &Result<ClientMessage<'_>, (Option<Value>, Problem)>,

@@ -76,7 +76,7 @@ impl FakeStore {
         })))
     }
 
-    /// A store that promises something else.
+    /// A store with other promises.
     pub(crate) fn with_capabilities(self, change: impl FnOnce(&mut Capabilities)) -> Self {
         change(&mut self.lock().capabilities);
         self
