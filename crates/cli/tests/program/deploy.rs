@@ -227,8 +227,8 @@ fn variables_of_deployments_are_settings() {
     let output = program().args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let mut known: BTreeSet<_> = words(&help, &["SINEWS_"]).collect();
-    // Arguments of the image's build.
-    known.extend(["SINEWS_COMMIT", "SINEWS_FEATURES"]);
+    // Arguments of the image's build, and of `sinews health`.
+    known.extend(["SINEWS_COMMIT", "SINEWS_FEATURES", "SINEWS_HEALTH_URL"]);
     let mut named = 0;
     let image = (root().join("Dockerfile"), read("Dockerfile"));
     for (path, text) in files(&root().join("deploy")).into_iter().chain([image]) {

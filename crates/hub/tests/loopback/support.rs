@@ -45,8 +45,16 @@ impl TestHub {
 
     /// A hub on a server with settings.
     pub(crate) fn configured(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
-        let builder = builder.websocket(without_timeouts()).history("kept.>", 3).without_pages();
-        let hub = builder.build().unwrap();
+        Self::start(builder.without_pages(), configure)
+    }
+
+    /// A hub that serves the pages and the dashboard's feed.
+    pub(crate) fn with_pages(builder: HubBuilder) -> Self {
+        Self::start(builder, |server| server)
+    }
+
+    fn start(builder: HubBuilder, configure: impl FnOnce(Server) -> Server) -> Self {
+        let hub = builder.websocket(without_timeouts()).history("kept.>", 3).build().unwrap();
         let config = hub.config();
         let server = bind(&hub, configure);
         let hub = Some(hub.start(&server).unwrap());

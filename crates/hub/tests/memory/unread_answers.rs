@@ -73,7 +73,9 @@ const LISTS: [(&str, &str, &str); 26] = [
 ];
 
 /// Routes for GET without a list that clients make long: WebSockets, health, single entries, metrics and documents.
-const SHORT: [&str; 19] = [
+const SHORT: [&str; 24] = [
+    "/sinews.js",
+    "/sinews.d.ts",
     "/healthz",
     "/readyz",
     "/up",
@@ -91,6 +93,9 @@ const SHORT: [&str; 19] = [
     "/apps/{id}/connections",
     "/api/v1/openapi.json",
     "/api/v1/info",
+    "/api/v1/activity",
+    "/api/v1/topics/{topic}",
+    "/api/v1/connections/{connection}",
     "/api/v1/topics/{topic}/presence",
     "/api/v1/streams/{stream}",
 ];

@@ -4,11 +4,15 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use sinews::blocking::WebSocket;
-use sinews_hub::{PusherApp, WebhookEventKind};
+use sinews_hub::{Hub, PusherApp, WebhookEventKind};
 
-use super::client::{Client, KEY, QUERY, SECRET, app, hub_of, request};
+use super::client::{Client, KEY, QUERY, SECRET, app, policy, request};
 use super::webhooks::FakeBackend;
 use crate::support::{TIMEOUT, TestHub, parse};
+
+fn hub_of(apps: impl IntoIterator<Item = PusherApp>) -> TestHub {
+    TestHub::with_pages(Hub::builder().config(policy(apps)))
+}
 
 fn dashboard(hub: &TestHub) -> WebSocket<TcpStream> {
     let socket = hub.websocket("/dashboard/feed");
@@ -63,7 +67,7 @@ fn apps_are_reported_by_connections_and_without_keys() {
 
 #[test]
 fn servers_without_apps_report_none() {
-    let hub = TestHub::new();
+    let hub = TestHub::with_pages(Hub::builder());
     assert_eq!(next(&mut dashboard(&hub)).1, Value::Null);
 }
 

@@ -43,6 +43,9 @@ impl Client {
         self.0.send_text(&request.to_string()).unwrap();
         self.0.flush().unwrap();
         let mut answer = self.receive();
+        if answer["op"] == "ignored" {
+            answer = self.receive();
+        }
         assert_eq!(answer["id"], "q", "{answer}");
         answer.as_object_mut().unwrap().remove("id");
         answer
