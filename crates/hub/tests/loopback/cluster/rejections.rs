@@ -272,8 +272,9 @@ fn documented_rights_of_nats_suffice() {
     let config = |rights: &str, more: &str| format!("listen: \"127.0.0.1:PORT\"\n{more}\n{rights}\n");
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&rights, "")) else { return };
     use_beside_rejected(&nodes_at(&broker), &[]);
-    let all = "subscribe: \"sinews.>\"";
-    let limited = rights.replace(all, "subscribe: { allow: \"sinews.>\", deny: \"sinews.t.secret.>\" }");
+    let all = r#"subscribe: ["sinews.>", "_INBOX.>"]"#;
+    let some = r#"subscribe: { allow: ["sinews.>", "_INBOX.>"], deny: "sinews.t.secret.>" }"#;
+    let limited = rights.replace(all, some);
     assert_ne!(limited, rights);
     let Some(broker) = RealBroker::start("nats-server", "nats", &config(&limited, "")) else { return };
     use_beside_rejected(&nodes_at(&broker), &["secret.a", "secret.b"]);
