@@ -89,11 +89,12 @@ fn expiry(expiry: u64, now: u64) -> Option<Instant> {
     (expiry > 0).then(|| Instant::now() + Duration::from_millis(expiry.saturating_sub(now)))
 }
 
-/// Reads a stored key: `version expiry value`. One that has expired has no value.
-pub(super) fn stored_key(key: Vec<u8>, stored: Vec<u8>, now: u64) -> Option<StoredKey> {
+/// Reads a stored key: `version expiry value`. A key that had expired when the script read it, at `read`, has no value:
+/// one that expires later has it, since an operation behind the script may have found it. The server's clock shows `now`.
+pub(super) fn stored_key(key: Vec<u8>, stored: Vec<u8>, read: u64, now: u64) -> Option<StoredKey> {
     let mut fields = SpacedFields::new(stored);
     let (version, expires) = (fields.number()?, fields.number()?);
-    let is_expired = expires > 0 && expires <= now;
+    let is_expired = expires > 0 && expires <= read;
     let key = String::from_utf8(key).ok()?.into();
     let value = (!is_expired).then(|| fields.rest());
     Some(StoredKey { key, version, value, expiry: expiry(expires, now) })

@@ -128,12 +128,12 @@ fn page(reply: OperationReply) -> Option<StoredKeys> {
         return Some(StoredKeys::default());
     }
     let position = Some(position(&values.bytes()?)?);
-    let (now, server, cursor) = (values.number()?.max(estimate), values.bytes()?, values.bytes()?);
+    let (read, server, cursor) = (values.number()?, values.bytes()?, values.bytes()?);
     let cursor = (cursor != b"0").then(|| Bytes::from([&server[..], b" ", &cursor].concat()));
     let mut found = values.array()?.into_iter();
     let mut keys = Vec::with_capacity(found.len() / 2);
     while let (Some(key), Some(stored)) = (found.next(), found.next()) {
-        let change = stored_key(bytes(key)?, bytes(stored)?, now)?;
+        let change = stored_key(bytes(key)?, bytes(stored)?, read, read.max(estimate))?;
         // An expired key has no value.
         if change.value.is_some() {
             keys.push(change);
@@ -154,7 +154,7 @@ fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
         }
         _ => return Some(KeyChanges::Unknown),
     }
-    let (position, now) = (position(&values.bytes()?)?, values.number()?.max(estimate));
+    let (position, read) = (position(&values.bytes()?)?, values.number()?);
     let skipped = values.number()? > 0;
     let (mut changed, stored) = (values.array()?.into_iter(), values.array()?);
     let mut changes = Vec::with_capacity(stored.len());
@@ -164,7 +164,7 @@ fn changes(reply: OperationReply, prev: u64) -> Option<KeyChanges> {
             Value::Nil => {
                 StoredKey { key: String::from_utf8(key).ok()?.into(), version, value: None, expiry: None }
             }
-            stored => stored_key(key, bytes(stored)?, now)?,
+            stored => stored_key(key, bytes(stored)?, read, read.max(estimate))?,
         });
     }
     Some(KeyChanges::Since(KeyUpdate { position, prev, changes, skipped }))
