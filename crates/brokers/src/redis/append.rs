@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue, Pipeline, RedisError, RedisResult, Value, cmd};
+use sinews_stream::record::deduplication_id;
 
 use super::announcement::{self, EntryFields};
 use super::{offset, rejection};
