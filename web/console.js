@@ -241,7 +241,6 @@ const entered = () => Object.fromEntries(call.fields.map(({ name }) => {
 }));
 
 function showCode() {
-  if (!at("fields").firstChild) return;
   const where = { origin: location.origin, ws: new URL("/ws", location.href.replace(/^http/, "ws")).href, token: Boolean(token) };
   const programs = call.code(entered(), where);
   // The HTTP API needs no crate.
