@@ -116,6 +116,8 @@ async function consolePage(part) {
     await page.press("#call-subscribe", "ArrowRight");
     await page.shows("#run", "Publish");
     await page.press("#call-publish", "Tab");
+    await expect(page.locator("#operation")).toBeFocused();
+    await page.press("#operation", "Tab");
     await expect(page.locator("#field-topic")).toBeFocused();
     await page.press("#field-topic", "Enter");
     await calls.logs("published to 0 subscribers");
