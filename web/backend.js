@@ -3,6 +3,9 @@ import { js, py, sh } from "./calls.js";
 
 const KEY = "SINEWS_API_KEY";
 
+/** The document marks code in descriptions. */
+const plain = (text) => text.replaceAll("`", "");
+
 /** The path of a request with the values of its fields. */
 function target({ path, parameters }, values) {
   const given = parameters.filter(({ name }) => values[name]);
@@ -47,11 +50,11 @@ function callOf(path, method, described) {
   const isStream = "text/event-stream" in described.responses["200"].content;
   const operation = { method: method.toUpperCase(), path, parameters, body: Boolean(content), isStream };
   const fields = parameters.map(({ name, required, description, example }) =>
-    ({ name, label: `${name}: ${description}`, value: required ? example ?? "" : "", required }));
+    ({ name, label: `${name}: ${plain(description)}`, value: required ? example ?? "" : "", required }));
   if (content) fields.push({ name: "body", label: "Body, as JSON", value: JSON.stringify(content.example, null, 1), kind: "text" });
   return {
     id: described.operationId, group: "Backend", title: described.summary, run: isStream ? "Follow" : "Send", operation, fields,
-    about: `${operation.method} ${path}. ${(described.description ?? "Needs no key.").replaceAll("`", "")}`,
+    about: `${operation.method} ${path}. ${plain(described.description ?? "Needs no key.")}`,
     code: (values, where) => code(operation, values, where),
   };
 }
