@@ -47,6 +47,46 @@ class Server:
         self.process.communicate()
 
 
+class Network:
+    """Connections to a server, which can be lost."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.writers: List[asyncio.StreamWriter] = []
+        #: Whether what the server sends is lost.
+        self.loses_answers = False
+
+    async def __aenter__(self) -> "Network":
+        self.listener = await asyncio.start_server(self.forward, "127.0.0.1", 0)
+        self.url = f"ws://127.0.0.1:{self.listener.sockets[0].getsockname()[1]}/ws"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        self.listener.close()
+
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = self.server.address.split(":")
+        answers, requests = await asyncio.open_connection(host, int(port))
+        self.writers += [writer, requests]
+        await asyncio.gather(self.copy(reader, requests), self.copy(answers, writer))
+
+    async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                if not self.loses_answers or writer is self.writers[-1]:
+                    writer.write(data)
+        except ConnectionError:
+            pass
+        writer.close()
+
+    def cut(self) -> None:
+        """Loses all connections."""
+        self.loses_answers = False
+        for writer in self.writers:
+            writer.transport.abort()
+
+
 async def publications_are_delivered_in_order() -> None:
     with Server() as server:
         async with connect(server.url) as client, connect(server.url) as other:
@@ -102,6 +142,70 @@ async def retained_messages_are_replayed() -> None:
                 raise AssertionError("a topic without a history")
             except SinewsError as error:
                 assert error.code == 410
+
+
+async def a_history_is_read_in_pages() -> None:
+    with Server("--history", "h.>=10") as server:
+        async with connect(server.url) as client:
+            for number in range(7):
+                await client.publish("h.a", number)
+            page = await client.history("h.a", 3)
+            pages = [[message.data for message in page]]
+            while page.more:
+                page = await client.history("h.a", 3, before=page.messages[0].position)
+                pages.append([message.data for message in page])
+            assert pages == [[4, 5, 6], [1, 2, 3], [0]] and page.complete, pages
+            page = await client.history("h.a", after=page.messages[0].position, limit=2)
+            assert [message.data for message in page] == [1, 2] and page.more
+            assert all(message.at is not None for message in page)
+
+
+async def patterns_resume_after_a_lost_connection() -> None:
+    with Server("--history", "h.>=3") as server:
+        gaps: List[Gap] = []
+        states: asyncio.Queue[str] = asyncio.Queue()
+        async with Network(server) as network, connect(server.url) as other:
+            options: Dict[str, Any] = {"min_delay": STALL_SECONDS, "max_delay": STALL_SECONDS}
+            async with connect(network.url, on_status=lambda status: states.put_nowait(status.status), **options) as client:
+                messages = client.subscribe("h.*", on_gap=gaps.append)
+                await messages.ready()
+                await other.publish("h.a", 1)
+                assert (await messages.__anext__()).data == 1
+                for lost, gap in ((2, []), (4, ["h.b"])):
+                    network.cut()
+                    while await states.get() != "waiting":
+                        pass
+                    await other.publish("h.a", "missed")
+                    for number in range(lost):
+                        await other.publish("h.b", number)
+                    client.retry()
+                    received = [await messages.__anext__() for _ in range(1 + min(lost, 3))]
+                    assert sorted(message.topic for message in received) == ["h.a"] + ["h.b"] * min(lost, 3)
+                    of_b = [message.data for message in received if message.topic == "h.b"]
+                    assert of_b == list(range(lost))[-3:]
+                    assert [each.topic for each in gaps] == gap, gaps
+
+
+async def a_lost_publication_is_sent_again_once() -> None:
+    with Server("--history", "h.>=10") as server:
+        lost = asyncio.Event()
+
+        def notice(status: Status) -> None:
+            if status.status == "waiting":
+                lost.set()
+
+        async with Network(server) as network, connect(server.url) as other:
+            messages = other.subscribe("h.a")
+            await messages.ready()
+            async with connect(network.url, on_status=notice, min_delay=0.05, max_delay=0.2) as client:
+                await client.publish("h.a", 1)
+                network.loses_answers = True
+                publication = asyncio.ensure_future(client.publish("h.a", 2, idempotency_key=True))
+                # The server has it: only the answer is lost.
+                assert [(await messages.__anext__()).data for _ in range(2)] == [1, 2]
+                network.cut()
+                assert (await publication)["repeated"] is True and lost.is_set()
+                assert [message.data for message in await other.history("h.a")] == [1, 2]
 
 
 async def members_and_presence_are_followed() -> None:
@@ -197,6 +301,9 @@ CHECKS: List[Callable[[], Awaitable[None]]] = [
     publications_are_delivered_in_order,
     a_topic_resumes_after_a_crash_of_the_server,
     retained_messages_are_replayed,
+    a_history_is_read_in_pages,
+    patterns_resume_after_a_lost_connection,
+    a_lost_publication_is_sent_again_once,
     members_and_presence_are_followed,
     keys_are_followed_and_written,
     tokens_are_renewed_and_checked,
