@@ -78,6 +78,7 @@ fn example(op: &str, field: &str, schema: &Value) -> Value {
         "publish" if field != "b64" => message["data"] = json!(1),
         "set" if field != "b64" => message["data"] = json!(1),
         "append" if !matches!(field, "b64" | "records" | "data") => message["data"] = json!(1),
+        "history" if field == "limit" => message["from"] = position.clone(),
         "history" if field != "from" => message["last"] = json!(1),
         "delete" if field != "stream" => (message["topic"], message["key"]) = (json!("a"), json!("k")),
         "subscribe" if matches!(field, "filter" | "interval") => message["keys"] = json!(true),
