@@ -162,7 +162,8 @@ function rates(topics, count) {
   document.getElementById("rates-none").hidden = topics.length > 0;
   const more = document.getElementById("rates-more");
   more.hidden = count <= topics.length;
-  more.textContent = count < TOPICS_READ ? `${plain.format(count)} topics in all` : `${plain.format(count)} topics or more in all`;
+  const words = count >= TOPICS_READ ? "topics or more" : count === 1 ? "topic" : "topics";
+  more.textContent = `${plain.format(count)} ${words} in all`;
 }
 
 const nameOf = (title) => title.toLowerCase().replace(" ", "-");
