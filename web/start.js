@@ -1,6 +1,10 @@
-// The start page: commands have the address of this server, and a button to copy them; the book is linked if it is online.
+// The start page: commands have the address of this server, a token if it needs one, and a button to copy them; the book is linked if it is online.
 document.getElementById("version").textContent = `Sinews ${VERSION}`;
 for (const origin of document.querySelectorAll(".origin")) origin.textContent = location.origin;
+if (TOKENS) {
+  for (const part of document.querySelectorAll(".token")) part.hidden = false;
+  for (const option of document.querySelectorAll(".bearer")) option.textContent = '-H "Authorization: Bearer $TOKEN" ';
+}
 
 async function copy(command) {
   try {

@@ -1,7 +1,7 @@
 // The live view of the dashboard, and the dialogs of a topic and of a client.
 import { examine } from "./axe.js";
 import { KEY } from "./dashboard.js";
-import { all, eventually, expect } from "./page.js";
+import { all, eventually, expect, retry } from "./page.js";
 
 const MARKUP = "<img src=x onerror=window.ran=1>";
 
@@ -104,9 +104,21 @@ export async function live(part) {
     await page.goto(server.url());
     await all(page.contains("#version", /Sinews \d+\.\d+\.\d+/), page.contains("#book", "First steps"));
     await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
-    await page.locator(".copy").first().press("Enter");
-    await page.shows(".copy >> nth=0", "Copied");
-    expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(`curl -N ${server.url("topics/lobby")}`);
+    const copies = async (nth, command) => {
+      const button = page.seen(".copy").nth(nth);
+      // The button says so for a moment only.
+      await retry(async () => {
+        await button.press("Enter");
+        await expect(button).toHaveText("Copied", { timeout: 500 });
+      });
+      expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(command);
+    };
+    await copies(0, "sinews token --secret-file FILE --subscribe lobby --publish lobby");
+    await copies(1, `curl -H "Authorization: Bearer $TOKEN" -N ${server.url("topics/lobby")}`);
     await examine(page);
+    const open = await part.serve();
+    await page.goto(open.url());
+    await copies(0, `curl -N ${open.url("topics/lobby")}`);
+    await expect(page.seen(".token")).toHaveCount(0);
   });
 }

@@ -11,12 +11,17 @@ const CHAT: &str = include_str!("../web/chat.html");
 const CHAT_SCRIPT: &str = include_str!("../web/chat.js");
 const CHAT_STYLE: &str = include_str!("../web/chat.css");
 const START: &str = include_str!("../web/start.html");
-/// The start page's script knows the version, and the address of the book if the build names one.
-static START_SCRIPT: LazyLock<String> = LazyLock::new(|| {
+/// The start page's script without and with tokens.
+static START_SCRIPTS: LazyLock<[String; 2]> = LazyLock::new(|| [false, true].map(start_script));
+
+/// The start page's script knows the version, whether tokens are required, and the address of the book if the build
+/// names one.
+fn start_script(has_tokens: bool) -> String {
     let (version, book) = (env!("CARGO_PKG_VERSION"), option_env!("SINEWS_BOOK_URL").unwrap_or_default());
     let script = include_str!("../web/start.js");
-    format!("const VERSION = {version:?};\nconst BOOK = {book:?};\n{script}")
-});
+    format!("const VERSION = {version:?};\nconst TOKENS = {has_tokens};\nconst BOOK = {book:?};\n{script}")
+}
+
 const NOT_FOUND: &str = include_str!("../web/404.html");
 const ICON: &str = include_str!("../web/icon.svg");
 const CONSOLE: &str = include_str!("../web/console.html");
@@ -45,12 +50,11 @@ const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; i
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLESHEET: &str = "text/css; charset=utf-8";
 
-/// Adds the pages, and their scripts and styles.
-pub(crate) fn add_to(router: Router) -> Router {
+/// Adds the pages, and their scripts and styles. `has_tokens` tells whether clients need tokens now.
+pub(crate) fn add_to(router: Router, has_tokens: impl Fn() -> bool + Send + Sync + 'static) -> Router {
     let pages = [
         ("/", page(START, POLICY)),
         ("/favicon.ico", asset("image/svg+xml", ICON)),
-        ("/start.js", asset(SCRIPT, START_SCRIPT.as_str())),
         ("/chat", page(CHAT, POLICY)),
         ("/chat.js", asset(SCRIPT, CHAT_SCRIPT)),
         ("/chat.css", asset(STYLESHEET, CHAT_STYLE)),
@@ -66,6 +70,9 @@ pub(crate) fn add_to(router: Router) -> Router {
         ("/details.js", asset(SCRIPT, DETAILS_SCRIPT)),
         ("/pages.css", asset(STYLESHEET, STYLE)),
     ];
+    let start_scripts = [0, 1].map(|tokens| asset(SCRIPT, START_SCRIPTS[tokens].as_str()));
+    let router =
+        router.get("/start.js", move |request| start_scripts[usize::from(has_tokens())].answer(request));
     add(router, pages)
 }
 

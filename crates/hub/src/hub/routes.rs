@@ -101,7 +101,9 @@ fn add_pages(router: Router, options: &RouteOptions, live: &ConfigHandle, hub: &
     if !options.has_pages {
         return router;
     }
-    crate::pages::add_to(router).websocket(
+    let start_live = live.clone();
+    let router = crate::pages::add_to(router, move || start_live.config().has_auth());
+    router.websocket(
         "/dashboard/feed",
         route(options, raw::NAME, move |request| {
             let (config, hub) = (live.config(), Arc::clone(&hub));
