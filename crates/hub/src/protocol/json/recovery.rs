@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 16_384;
 /// Topics of one connection whose messages are replayed: they count as subscriptions of the server below.
 const REPLAYS_MAX: usize = 256;
 
-/// Topics with lost messages that an answer names.
+/// Topics with lost messages that an answer names: all of them, or none.
 const INCOMPLETE_MAX: usize = 64;
 
 /// The pattern's topics with a history.
@@ -34,18 +34,9 @@ struct MatchingTopics {
 /// A resumption's result.
 struct Resumed {
     replayed: u64,
-    complete: bool,
-    /// Topics with lost messages, as far as an answer names them.
-    incomplete: Vec<String>,
-}
-
-impl Resumed {
-    fn note_lost(&mut self, topic: String) {
-        self.complete = false;
-        if self.incomplete.len() < INCOMPLETE_MAX {
-            self.incomplete.push(topic);
-        }
-    }
+    /// Whether no other topics than `lost` have lost messages.
+    knows_lost: bool,
+    lost: Vec<String>,
 }
 
 impl JsonClient {
@@ -70,10 +61,10 @@ impl JsonClient {
             }
         }
         if let Some(from) = recovery.from {
-            let Resumed { replayed, complete, incomplete } = self.resume(pattern, from, found, cx);
-            (ack["replayed"], ack["complete"]) = (json!(replayed), json!(complete));
-            if !incomplete.is_empty() {
-                ack["incomplete"] = json!(incomplete);
+            let Resumed { replayed, knows_lost, lost } = self.resume(pattern, from, found, cx);
+            (ack["replayed"], ack["complete"]) = (json!(replayed), json!(knows_lost && lost.is_empty()));
+            if knows_lost && (1..=INCOMPLETE_MAX).contains(&lost.len()) {
+                ack["incomplete"] = json!(lost);
             }
         }
     }
@@ -93,8 +84,8 @@ impl JsonClient {
         cx: &mut Context<'_>,
     ) -> Resumed {
         // Topics without a history have perhaps missed messages.
-        let complete = found.is_complete && self.session.hub().all_have_history(pattern);
-        let mut resumed = Resumed { replayed: 0, complete, incomplete: Vec::new() };
+        let knows_lost = found.is_complete && self.session.hub().all_have_history(pattern);
+        let mut resumed = Resumed { replayed: 0, knows_lost, lost: Vec::new() };
         for (topic, position) in found.topics {
             let known = from.remove(&topic).unwrap_or_default();
             let has_none = known == Position::default() && position.sequence == 0;
@@ -103,24 +94,24 @@ impl JsonClient {
                 continue;
             }
             if self.recovered.as_ref().is_some_and(|recovered| recovered.topics.len() >= REPLAYS_MAX) {
-                resumed.note_lost(topic);
+                resumed.lost.push(topic);
                 continue;
             }
             match cx.subscribe_from(&MESSAGES.topic(&topic), ReplayFrom::After(known)) {
                 Ok(joined) => {
                     resumed.replayed += joined.replayed;
                     if !joined.complete {
-                        resumed.note_lost(topic.clone());
+                        resumed.lost.push(topic.clone());
                     }
                     let recovered = RecoveredTopic { pattern: pattern.to_owned(), topic };
                     self.recovered.get_or_insert_default().topics.push(recovered);
                 }
-                Err(_) => resumed.note_lost(topic),
+                Err(_) => resumed.lost.push(topic),
             }
         }
         for (topic, position) in from {
             if position.sequence > 0 && !self.has_subscription(&topic) {
-                resumed.note_lost(topic);
+                resumed.lost.push(topic);
             }
         }
         resumed
