@@ -14,7 +14,7 @@ const DATAGRAM_TOPICS_MAX: usize = 64;
 ///
 /// # Errors
 /// A name is invalid, there are too many, or the request is for a WebSocket, which has no datagrams.
-pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, HandshakeRejection> {
+pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Box<[String]>, HandshakeRejection> {
     let mut topics = Vec::new();
     for value in request.query_values("datagrams").filter(|value| value != "false") {
         let topic = if value == "true" { ">".into() } else { value };
@@ -30,11 +30,11 @@ pub(crate) fn datagram_topics(request: &Request<'_>) -> Result<Vec<String>, Hand
         let text = "query parameter `datagrams` requires WebTransport: a WebSocket has no datagrams";
         return Err(HandshakeRejection::request(400, text));
     }
-    Ok(topics)
+    Ok(topics.into())
 }
 
 /// Sends topic publications to a client as datagrams.
-pub(crate) fn use_datagrams(encoded: EncodedTopics, topics: Vec<String>, cx: &mut Context<'_>) {
+pub(crate) fn use_datagrams(encoded: EncodedTopics, topics: Box<[String]>, cx: &mut Context<'_>) {
     for topic in topics {
         cx.deliver_datagrams(&encoded.topic(&topic));
     }

@@ -69,10 +69,12 @@ pub(crate) struct JsonClient {
     streams: JsonStreams,
     /// The client gets an acknowledgement for each subscription, with an id or without.
     acknowledges_all: bool,
+    /// Reports of unknown fields to this client.
+    ignored_reports: u8,
     /// Topics whose messages were replayed for patterns.
     recovered: Option<Box<RecoveredTopics>>,
     /// Topics whose publications leave as datagrams, until the connection is open.
-    datagram_topics: Vec<String>,
+    datagram_topics: Box<[String]>,
     /// The client of a response with events wants the topics that the server assigns to it.
     accepts_assigned: bool,
     /// `None` until a hook is used.
@@ -119,8 +121,9 @@ impl JsonClient {
             keys: ConnectionKeys::default(),
             streams,
             acknowledges_all: false,
+            ignored_reports: 0,
             recovered: None,
-            datagram_topics: Vec::new(),
+            datagram_topics: Box::default(),
             accepts_assigned: false,
             hooks: None,
         }

@@ -39,7 +39,7 @@ pub(crate) struct TopicClient {
     /// The sender receives its own messages too.
     include_self: bool,
     /// Topics whose publications leave as datagrams, until the connection is open.
-    datagram_topics: Vec<String>,
+    datagram_topics: Box<[String]>,
     session: ClientSession,
     /// The connection counts as a subscriber.
     joined: bool,

@@ -29,16 +29,12 @@ pub(crate) struct ClientSession<R = ConnectionRates> {
     /// Set while the connection is open.
     connection: Option<RegisteredConnection>,
     rates: R,
-    ignored_reports: u8,
 }
-
-/// Messages of a connection whose unknown fields are reported: a program repeats them.
-const IGNORED_REPORTS_MAX: u8 = 16;
 
 impl<R: Default> ClientSession<R> {
     /// Creates the session for a client whose connection is not open yet.
     pub(crate) fn new(rights: Rights, live: &ConfigHandle, hub: Arc<HubTopics>) -> Self {
-        Self { rights, live: live.clone(), hub, connection: None, rates: R::default(), ignored_reports: 0 }
+        Self { rights, live: live.clone(), hub, connection: None, rates: R::default() }
     }
 }
 
@@ -105,13 +101,6 @@ impl<R> ClientSession<R> {
         if let Some(write) = write {
             self.observe(|| Activity::key_write(topic, write));
         }
-    }
-
-    /// Whether one more message with unknown fields is reported.
-    pub(crate) fn may_report_ignored(&mut self) -> bool {
-        let is_permitted = self.ignored_reports < IGNORED_REPORTS_MAX;
-        self.ignored_reports += u8::from(is_permitted);
-        is_permitted
     }
 
     pub(crate) fn hub(&self) -> &Arc<HubTopics> {

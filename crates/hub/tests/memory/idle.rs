@@ -101,7 +101,7 @@ fn idle_connections_take_bounded_memory() {
     let policy = HubConfig::new(auth, HostRules::default()).with_pusher(apps);
     // The clients answer no pings.
     let websocket = Config::default().with_ping_interval(None).with_idle_timeout(None);
-    let hub = Hub::builder().config(policy).websocket(websocket).history("kept.>", 10).without_pages();
+    let hub = Hub::builder().config(policy).websocket(websocket).history("kept.>", 10);
     let hub = hub.build().unwrap();
     let server = hub.configure(Server::new(hub.mount(Router::new()))).threads(1);
     let server = server.listen(([127, 0, 0, 1], 0).into()).bind().unwrap();

@@ -37,6 +37,9 @@ impl OpReply {
     }
 }
 
+/// Messages of a connection whose unknown fields are reported: a program repeats them.
+const IGNORED_REPORTS_MAX: u8 = 16;
+
 impl JsonClient {
     /// Returns the name and the topic of an operation, to observe its failure.
     pub(super) fn observed_op(
@@ -73,9 +76,10 @@ impl JsonClient {
 
     /// Names unknown fields: a developer may have misspelt them. It is no answer, so it has no `id`.
     pub(super) fn report_ignored(&mut self, ignored: &[String], id: &Option<Value>, cx: &mut Context<'_>) {
-        if ignored.is_empty() || !self.session.may_report_ignored() {
+        if ignored.is_empty() || self.ignored_reports == IGNORED_REPORTS_MAX {
             return;
         }
+        self.ignored_reports += 1;
         let mut message = json!({ "op": "ignored", "fields": ignored });
         if let Some(id) = id {
             message["request"] = id.clone();
