@@ -36,7 +36,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<(), String> {
     }
     fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let key = app::random::<32>()?;
-    write_new(&secret, SECRET_MODE, &format!("{}\n", app::random::<32>()?))?;
+    write_new(&secret, SECRET_MODE, &app::random::<32>()?)?;
     write_new(&api_keys, SECRET_MODE, &format!("backend {key} admin\n"))?;
     write_new(&config, 0o644, &configuration(&secret, &api_keys)?)?;
     let token = token::for_development(&secret)?;
