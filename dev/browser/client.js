@@ -113,7 +113,7 @@ export async function client(part) {
       const delays = [];
       const lost = connect("/nowhere", { minDelay: 8, maxDelay: 64 });
       lost.onstatus = ({ status, delay }) => {
-        if (status !== "waiting" || delays.push(delay) < 6) return;
+        if (status !== "waiting" || delays.push(delay) < 8) return;
         lost.close();
         done(delays);
       };
@@ -122,7 +122,8 @@ export async function client(part) {
       const most = Math.min(64, 8 * 2 ** at);
       expect(delay >= most / 2 && delay <= most, `wait ${at + 1}: ${delay}`).toBe(true);
     }
-    expect(new Set(delays).size).toBe(6);
+    // Five delays from the last range, in whole milliseconds.
+    expect(new Set(delays.slice(3)).size).toBeGreaterThan(1);
   });
   await part.check("a URL that the browser rejects ends the client with a text", async () => {
     expect(await page.evaluate(() => {
