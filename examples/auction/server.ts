@@ -73,6 +73,8 @@ app.post("/hooks/bid", async (request, response) => {
   response.json(reason === null ? { data: { amount } } : { reject: { code: 422, reason } });
 });
 
-app.use(express.static(fileURLToPath(new URL(".", import.meta.url)), { index: false }));
-app.get("/", (_, response) => response.sendFile(fileURLToPath(new URL("../index.html", import.meta.url))));
+// The page alone: this program is in the same folder.
+for (const [path, file] of [["/", "../index.html"], ["/page.js", "page.js"]] as const) {
+  app.get(path, (_, response) => response.sendFile(fileURLToPath(new URL(file, import.meta.url))));
+}
 app.listen(Number(port), "127.0.0.1", () => console.log(`listening on http://127.0.0.1:${port}/`));
